@@ -7,9 +7,10 @@ read. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from cudamem_testing.show.files import shown
 
@@ -117,3 +118,49 @@ class Blocks:
     def clear(self) -> None:
         """Discard what is recorded."""
         self._made.clear()
+
+
+class Recording(Block, Readable, Protocol):
+    """A block with a result."""
+
+    def __exit__(self, *error: Any) -> Any:
+        """Leave the block."""
+        ...
+
+
+T = TypeVar("T", bound=Recording)
+
+
+class HandedOut(Generic[T]):
+    """The blocks that one fixture made for one test; ``made`` holds them where others need them, too."""
+
+    def __init__(self, call: str, check: str, made: list[T] | None = None) -> None:
+        self._call, self._check = call, check
+        self._blocks = Blocks()
+        self.made: list[T] = [] if made is None else made
+        self.problems: list[str] = []
+        """A line for each that checked nothing."""
+
+    def add(self, one: T, *, must_be_read: bool = True) -> T:
+        """Hand out another one."""
+        self.made.append(one)
+        self._blocks.add(self._call, one, one if must_be_read else None, self._check)
+        return one
+
+    def end(self) -> None:
+        """The test or the example has ended: leave blocks that it did not leave."""
+        add_new(self.problems, self._blocks.problems)
+        for one in reversed(self.made):
+            if one.entered and not one.left:
+                one.__exit__(None, None, None)
+        self._blocks.clear()
+
+    def clear(self) -> None:
+        """Drop all."""
+        self.made.clear()
+
+
+def add_new(problems: list[str], found: Iterable[str]) -> None:
+    """Add what was not found before: each example has the same problems."""
+    before = {*problems}
+    problems += [one for one in found if one not in before]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from cudamem_testing.model.settings import RECORDED
+from cudamem_testing.model.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.simulated_cards import Cards
 
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
@@ -202,3 +204,120 @@ def rerun_flags(arguments: Sequence[str]) -> tuple[str, ...]:
         if name.startswith("--cudamem") and name not in _ONCE:
             found += [one, following] if name in _VALUED and not equals and not following.startswith("-") else [one]
     return tuple(found)
+
+
+def recording_command(arguments: Sequence[str]) -> str:
+    """The command that records as known what an audit with these arguments found."""
+    kept = [one for one in arguments if one not in ("--cudamem", "--cudamem-audit")]
+    return shlex.join(["pytest", "--cudamem", "--cudamem-update=known", *kept])
+
+
+class Given(Protocol):
+    """What the command line and the ini file give."""
+
+    def flag(self, name: str) -> Any:
+        """The value of a flag; ``None`` where it is not given."""
+        ...
+
+    def ini(self, name: str) -> Any:
+        """The value in the ini file; ``None`` where it is not set. ValueError: it cannot be read."""
+        ...
+
+    def base(self, name: str) -> Path:
+        """The folder where a relative path starts."""
+        ...
+
+
+def read_settings(given: Given, *, runs_tests: bool) -> tuple[Settings, list[str]]:
+    """The settings of a run, and every problem with what was given. ``runs_tests``: not only listed or planned."""
+    problems: list[str] = []
+    read = _Reader(given, problems)
+    enforce = not given.flag("no_cudamem")
+    chosen, simulated = read.parsed("cudamem_device", device, ("auto", None))
+    settings = Settings(
+        on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
+        enforce=enforce,
+        device=chosen,
+        simulated=simulated,
+        leaks=read.parsed("cudamem_leaks", choice("fail", "warn", "off"), "fail"),
+        cycles=read.parsed("cudamem_cycles", choice("fail", "warn", "off", "strict"), None),
+        ignore_below=read.parsed("cudamem_ignore_below", size, None),
+        ignore=read.rules("cudamem_ignore"),
+        first_use=read.parsed(FIRST_USE, choice("fail", "warn"), "fail"),
+        budget=read.parsed("cudamem_budget", budget, None),
+        stacks=read.parsed("cudamem_stacks", choice("auto", "off"), "auto") == "auto",
+        gpus=read.parsed("cudamem_gpus", choice("auto", "fraction"), None),
+        top=read.parsed("cudamem_top", rows, 10),
+        dump=read.path("cudamem_dump", folder),
+        json=read.path("cudamem_json", file),
+        html=read.path("cudamem_html", file),
+        audit=read.flag("cudamem_audit"),
+        known=read.path("cudamem_known", file),
+        baseline=read.parsed("cudamem_baseline", choice("compare", "require", "simulated", "off"), "compare"),
+        update=read.parsed("cudamem_update", recorded_kinds, frozenset()) | asked_by_expecttest(),
+        prune=read.flag("cudamem_prune"),
+        repeat=read.parsed("cudamem_repeat", runs, 1),
+    )
+    if not problems and enforce and not settings.on and runs_tests:
+        problems += _without_accounting(given)
+    if settings.baseline == "simulated" and simulated is None and given.flag("cudamem_baseline") is not None:
+        problems.append("--cudamem-baseline=simulated requires --cudamem-device=simulated")
+    if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
+        problems.append("--cudamem-update=known requires --cudamem")
+    return settings, problems
+
+
+def _without_accounting(given: Given) -> list[str]:
+    """Problems with flags that have no effect unless every test is measured."""
+    values = {name: given.flag(name) for name in OF_EVERY_TEST}
+    return [
+        f"{flag_of(name)} requires --cudamem"
+        for name, value in values.items()
+        if value is not None and value.strip() not in OF_EVERY_TEST[name]
+    ]
+
+
+class _Reader:
+    """Reads one option after the other and collects the problems."""
+
+    def __init__(self, given: Given, problems: list[str]) -> None:
+        self._given = given
+        self._problems = problems
+
+    def flag(self, name: str) -> bool:
+        return bool(self._given.flag(name) or (has_ini(name) and self._ini(name)))
+
+    def rules(self, name: str) -> tuple[Rule, ...]:
+        lines = self._ini(name)
+        if not lines:
+            return ()
+        from cudamem_testing.model.rules import RuleError, parse_rules
+
+        try:
+            return parse_rules(lines)
+        except RuleError as error:
+            self._problems += [f"ini {name}: {problem}" for problem in error.problems]
+            return ()
+
+    def path(self, name: str, parse: Callable[[Path, str], Path]) -> Path | None:
+        found: Path | None = self.parsed(name, lambda text: parse(self._given.base(name), text), None)
+        return found
+
+    def parsed(self, name: str, parse: Callable[[str], Any], default: Any) -> Any:
+        value, source = self._given.flag(name), flag_of(name)
+        if value is None and has_ini(name):
+            value, source = self._ini(name), f"ini {name}"
+        if value is None:
+            return default
+        try:
+            return parse(value.strip())
+        except (ValueError, OSError) as error:
+            self._problems += [f"{source}: {problem}" for problem in getattr(error, "problems", (error,))]
+            return default
+
+    def _ini(self, name: str) -> Any:
+        try:
+            return self._given.ini(name)
+        except ValueError as error:
+            self._problems.append(f"ini {name}: {error}")
+            return None

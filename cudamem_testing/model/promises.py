@@ -5,13 +5,15 @@ A promise is a product of powers and logarithms of variables. PYTEST_DONT_REWRIT
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudamem_testing.show.usage import hide_wrong_arguments
+from cudamem_testing.static import is_plain
 
 __tracebackhide__ = hide_wrong_arguments
 
@@ -87,7 +89,7 @@ def _add(factors: dict[str, Factor], found: re.Match[str]) -> None:
 class PromisedSize(NamedTuple):
     """A promise for one size of a parametrized test.
 
-    ``over`` is the parameter, ``sizes`` all its values in the run; ``others`` tells the test's other parameters apart.
+    ``over`` is the parameter, ``sizes`` all its values in the run; ``others`` identify the test's other parameters.
     ``device`` is the only one that counts, ``None`` for each measured one.
     """
 
@@ -98,3 +100,44 @@ class PromisedSize(NamedTuple):
     sizes: tuple[int, ...]
     promise: str
     device: str | None = None
+
+
+def memory_scaling(promise: object, over: object = None, device: object = None) -> None:
+    """The arguments of the marker."""
+
+
+def promised(
+    test: str, parameters: Mapping[str, object], args: Sequence[object], kwargs: Mapping[str, Any]
+) -> PromisedSize:
+    """The promise of a marker for the size of one test, whose other sizes are not known yet.
+
+    Raises:
+        TypeError: for wrong arguments of the marker.
+        ValueError: for a wrong promise, and if it is not clear which parameter is the size.
+    """
+    given = inspect.signature(memory_scaling).bind(*args, **kwargs).arguments
+    promise = Promise.parse(given["promise"])
+    over = given.get("over") or _only_size(promise, parameters)
+    size = parameters.get(over)
+    if type(size) is not int or size < 1:
+        raise ValueError(f"over={over!r} must be a parameter with whole numbers from 1")
+    unknown = sorted(promise.factors.keys() - {over})
+    if unknown:
+        raise ValueError(f"{promise.text} names {', '.join(unknown)}, but the parameter is {over}")
+    others = tuple(sorted((name, _identified(value)) for name, value in parameters.items() if name != over))
+    device = given.get("device")
+    return PromisedSize(test, others, str(over), size, (), promise.text, device and str(device))
+
+
+def _only_size(promise: Promise, parameters: Mapping[str, object]) -> str:
+    named = [name for name in promise.factors if name in parameters]
+    sizes = named or [name for name, value in parameters.items() if type(value) is int]
+    if len(sizes) != 1:
+        found = ", ".join(sizes) or "none"
+        raise ValueError(f"the parameter is not clear ({found}): write over=")
+    return sizes[0]
+
+
+def _identified(value: object) -> str:
+    """A text that identifies a parameter; not the ``repr`` of an object that is not plain, which may read a card."""
+    return repr(value) if is_plain(value) else f"object {id(value)}"

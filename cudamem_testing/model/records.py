@@ -180,6 +180,12 @@ class RunRecord(NamedTuple):
         return found + [("", finding) for finding in self.findings]
 
     @property
+    def has_findings(self) -> bool:
+        """Whether a test has a finding, or one of the run itself fails."""
+        failing = any(finding.severity is Severity.FAIL for finding in self.findings)
+        return failing or any(test.findings for test in self.tests)
+
+    @property
     def has_failing_tests(self) -> bool:
         """Whether a test failed, or a finding of the run itself fails."""
         failed = any(test.outcome in ("failed", "error") for test in self.tests)

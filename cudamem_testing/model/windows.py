@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 from cudamem_testing.model.counters import Counters
@@ -93,6 +94,21 @@ class Window(NamedTuple):
 
 _COMPARED = Window._fields.index("opened")
 MOST_SHARED = 1000
+
+
+def growths(windows: Iterable[Window]) -> Iterator[tuple[str, int]]:
+    """Names and bytes of the growth of windows, as JUnit files show them: ``cudamem.cpu.peak``."""
+    for window in windows:
+        peak, reserved = _growth_names(window.device)
+        if (growth := window.peak_growth) is not None:
+            yield peak, growth
+        if (growth := window.reserved_growth) is not None:
+            yield reserved, growth
+
+
+@cache
+def _growth_names(device: Device) -> tuple[str, str]:
+    return f"cudamem.{device}.peak", f"cudamem.{device}.reserved"
 
 
 class SharedWindows:

@@ -23,6 +23,7 @@ from cudamem_testing.plugin.fixtures import (
     operator_memory,
     reference_cycles,
 )
+from cudamem_testing.plugin.run_coverage import Collected
 from cudamem_testing.plugin.settings import (
     OF_MEASURED_TESTS,
     accounts_early,
@@ -31,7 +32,6 @@ from cudamem_testing.plugin.settings import (
     runs_tests,
     simulated_early,
 )
-from cudamem_testing.plugin.whole import Collected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,10 +157,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     asked = [flag_of(name) for name in ("cudamem", "cudamem_audit") if config.getoption(name)]
     both = asked if config.getoption("no_cudamem") else []
     if number or both:
-        noun = "test has" if number == 1 else "tests have"
-        off = f"off (--no-cudamem wins over {' and '.join(both)})" if both else "off (--no-cudamem)"
-        more = f": {number} {noun} a memory marker that was not enforced" if number else ""
-        terminalreporter.write_line(f"cudamem: {off}{more}")
+        from cudamem_testing.wording.runs import switched_off
+
+        terminalreporter.write_line(f"cudamem: {switched_off(number, both)}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -190,24 +189,16 @@ def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
 
 def _choose_card(config: pytest.Config, *, limited: bool) -> None:
     """Let a worker of pytest-xdist see one card, before anything uses CUDA; ``limited`` to its share of the card."""
-    from cudamem_testing import torch_api
-    from cudamem_testing.guards import set_variable
-    from cudamem_testing.recorders.cards import SHARE, worker_card
+    from cudamem_testing.recorders.cards import use_worker_card
 
     worker = str(config.workerinput["workerid"]).removeprefix("gw")  # type: ignore[attr-defined]
+    workers = int(config.workerinput.get("workercount", 1))  # type: ignore[attr-defined]
     try:
-        found = worker_card(int(worker), int(config.workerinput.get("workercount", 1)))  # type: ignore[attr-defined]
+        for undo in use_worker_card(int(worker), workers, limited=limited):
+            config.add_cleanup(undo)
     except RuntimeError:
         problem = "--cudamem-gpus: a conftest file uses CUDA when it is imported, so each worker sees every card"
         config.stash.setdefault(keys.PROBLEMS, []).append(f"NOT CHECKED: {problem}")
-        return
-    if found is None:
-        return
-    card, part = found
-    config.add_cleanup(set_variable("CUDA_VISIBLE_DEVICES", card))
-    if limited and part < 1:
-        config.add_cleanup(set_variable(SHARE, repr(part)))
-        torch_api.when_cuda_starts(lambda: torch_api.set_memory_fraction(0, part))
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.model.checked import Checked
-from cudamem_testing.model.errors import together
-from cudamem_testing.records.expected.errors import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError, failed_checks
 from cudamem_testing.show.printable import printable
 from cudamem_testing.static import is_a
 
@@ -39,7 +37,7 @@ class CheckedText:
         As JSON, because a text may have characters that a worker cannot send.
         """
         report = yield
-        checks = [] if call.excinfo is None else [*_failed(call.excinfo.value)]
+        checks = [] if call.excinfo is None else [*failed_checks(call.excinfo.value)]
         if call.when == "teardown":
             checks += self._session.right
         if checks:
@@ -48,12 +46,6 @@ class CheckedText:
             sent = [CHECKED.write(one.below(self._root)) for one in checks]
             report.cudamem_expected = json.dumps(sent)  # type: ignore[attr-defined]
         return report
-
-
-def _failed(error: BaseException) -> Generator[Checked, None, None]:
-    for one in together(error):
-        if is_a(one, TextMismatchError) and one.checked is not None:
-            yield one.checked
 
 
 WHOLE = 2

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing.model.findings import Severity
-from cudamem_testing.model.nodeids import without_groups
 from cudamem_testing.model.options import rerun_flags
-from cudamem_testing.model.records import RunRecord, TestRecord, Unchecked
+from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
 from cudamem_testing.plugin.items import failure_lines
+from cudamem_testing.plugin.run_coverage import is_whole, whole_paths
 from cudamem_testing.plugin.settings import runs_tests
-from cudamem_testing.plugin.whole import is_whole, whole_paths
-from cudamem_testing.run.gathered import Gathered, outcome_after
-from cudamem_testing.run.totals import totals
+from cudamem_testing.run.gathered import Gathered
+from cudamem_testing.run.outcomes import Outcomes
+from cudamem_testing.run.process_summary import process_summary
 from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from cudamem_testing.verdicts.policy import Policy
 
 RUN = pytest.StashKey[RunRecord]()
-INCOMPLETE = "incomplete: its process crashed while it ran"
-LOST = "what wider fixtures took and what was found between tests is missing"
 LETTERS = {"OVER BUDGET": "M", "LEAKED": "L", "CYCLE": "C", "BASELINE": "B"}
 
 
@@ -55,17 +52,13 @@ class Collector:
         self._settings = settings
         self._quiet = config.get_verbosity() < 0
         self._gathered = Gathered(settings, config.rootpath, rerun_flags(config.invocation_params.args))
-        self._outcomes: dict[tuple[str, str], str] = {}
-        """Of tests that began and have not ended, by id and worker: with ``--dist=each`` each worker runs all tests."""
-        self._places: dict[str, list[int]] = {}
-        """Where the records of each worker are."""
-        self._each = config.getoption("dist", "no") == "each"
-        self._seen: set[str] = set()
+        self._outcomes = Outcomes(self._gathered, each=config.getoption("dist", "no") == "each")
         self._collected = config.stash[keys.COLLECTED]
         self._undelivered = config.stash.setdefault(keys.UNDELIVERED, {})
         self._markers_fail = False  # in a worker of pytest-xdist
-        self._failed = RunFailures()
-        config.pluginmanager.register(self._failed, "cudamem-failures")
+        failures = RunFailures()
+        self._failed = failures.lines
+        config.pluginmanager.register(failures, "cudamem-failures")
         self._shortens = config.get_verbosity() < 2
 
     @cached_property
@@ -84,21 +77,15 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record arrives with teardown."""
         nodeid, when = report.nodeid, report.when
-        node = getattr(report, "node", None)
-        worker = "" if node is None else worker_of(node)
-        key = nodeid, worker
-        before = self._outcomes.get(key, "passed")
-        plain = report.outcome == before == "passed" and not hasattr(report, "wasxfail")
         if when not in PHASES:
             if report.failed:
-                self._crashed(report)
+                self._failed.crashed(nodeid, worker_of(getattr(report, "node", None)), str(report.longrepr))
+                if self._settings.on:
+                    self._outcomes.crashed(nodeid)
             return
-        if plain:
-            outcome = before
-        else:
-            xfail = hasattr(report, "wasxfail")
-            outcome = outcome_after(self._outcomes.get(key), when, str(report.outcome), xfail=xfail)
-        self._outcomes[key] = outcome
+        node = getattr(report, "node", None)
+        worker = "" if node is None else worker_of(node)
+        self._outcomes.phase(nodeid, worker, when, str(report.outcome), xfail=hasattr(report, "wasxfail"))
         if report.failed:
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
@@ -115,26 +102,15 @@ class Collector:
             found = [CHECKED.read(one, "expected") for one in json.loads(checks)]
             self._gathered.checked.setdefault(nodeid, []).extend(found)
         if when == "teardown":
-            self._seen.add(nodeid)
-            if "@" in nodeid:
-                self._seen.update(without_groups(nodeid))
             self._undelivered.pop(nodeid, None)
-            del self._outcomes[key]
             records = [*map(_as_record, getattr(report, "cudamem", ()))]
+            outcome, ended = self._outcomes.end(nodeid, worker, records)
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
                 return
             if lines:
                 known = records[-1].findings
                 self._shown.shorten(nodeid, lines, [known[place] for place in getattr(report, "cudamem_shown", ())])
-            *earlier, last = records
-            ended = [one.ended("rerun") for one in earlier] if earlier else []
-            ended.append(last.ended(outcome))
-            tests = self._gathered.tests
-            if worker:
-                ended = [one.but(notes=(*one.notes, f"worker {worker}")) for one in ended] if self._each else ended
-                self._places.setdefault(worker, []).extend(range(len(tests), len(tests) + len(ended)))
-            tests += ended
             report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
 
     @pytest.hookimpl(optionalhook=True)
@@ -151,15 +127,16 @@ class Collector:
             pytest.UsageError: when markers were wrong.
         """
         if error:
-            self._lost(worker_of(node))
+            self._outcomes.lost(worker_of(node))
             return
         output = getattr(node, "workeroutput", {})
         if keys.USAGE_OUTPUT in output:
             raise pytest.UsageError(output[keys.USAGE_OUTPUT])
-        from cudamem_testing.plugin.worker import KEY, received
+        from cudamem_testing.plugin.worker import KEY
+        from cudamem_testing.report.schema import PROCESS
 
         if KEY in output:
-            self._gathered.add(received(output[KEY]))
+            self._gathered.add(PROCESS.read(output[KEY], "what a worker has sent"))
             self._collected.add(output[KEY]["collected"])
         problems, fails = output.get(keys.PROBLEMS_OUTPUT, ((), False))
         self._config.stash.setdefault(keys.PROBLEMS, []).extend(problems)
@@ -167,35 +144,20 @@ class Collector:
         if keys.UNENFORCED_OUTPUT in output:  # every worker has collected all tests
             self._config.stash[keys.UNENFORCED] = output[keys.UNENFORCED_OUTPUT]
 
-    def _crashed(self, report: pytest.TestReport) -> None:
-        """A process ended while it ran a test: what the test was measured to take until then is lost."""
-        self._failed.crashed(report)
-        if self._settings.on:
-            self._gathered.tests.append(TestRecord(report.nodeid, "failed", notes=(INCOMPLETE,)))
-
-    def _lost(self, worker: str) -> None:
-        """A worker has crashed: its tests are complete, what it knew beside them is lost."""
-        places, tests = self._places.pop(worker, []), self._gathered.tests
-        for place in places:
-            test = tests[place]
-            tests[place] = test.but(notes=(*test.notes, f"incomplete: {LOST} (worker {worker} crashed later)"))
-        if places:
-            self._gathered.left_unchecked(Unchecked("test", f"{LOST}: its worker crashed"), len(places))
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the report; a failure to do so fails a run that had passed."""
         measuring = self._config.stash.get(keys.SESSION, None)
         if measuring is not None:
-            self._gathered.add(totals(measuring))
+            self._gathered.add(process_summary(measuring))
         self._cover(session)
         gathered, runs = self._gathered, runs_tests(self._config)
         asked = runs and self._settings.on and self._settings.leaks != "off"
         gathered.note_rules(whole=asked and is_whole(session))
-        unwritten = runs and gathered.record(self._seen, self._collected.outside_root, self._policy)
+        unwritten = runs and gathered.record(self._outcomes.seen, self._collected.outside_root, self._policy)
         if self._markers_fail or unwritten or gathered.fails:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        gathered.failures = self._failed.lines(self.run(), session.exitstatus)
+        gathered.failures = self._failed.of_run(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.reports and runs_tests(self._config):
             from cudamem_testing.report.files import write_reports
@@ -211,7 +173,7 @@ class Collector:
         if not (run.tests or run.notes or run.unchecked or run.unseen.causes) or not runs_tests(self._config):
             return
         top = 0 if self._quiet else self._settings.top
-        if not self._quiet or self._gathered.has_news or run.is_partly_unchecked or self._found(run):
+        if not self._quiet or self._gathered.has_news or run.is_partly_unchecked or run.has_findings:
             from cudamem_testing.report.terminal import summary_lines
 
             run = run._replace(failures=())  # pytest has shown them
@@ -221,19 +183,10 @@ class Collector:
             for line in summary_lines(run, top=top, width=width, grouped=not self._settings.audit, cut=cut):
                 terminalreporter.write_line(printable(line.text), **({line.colour: True} if line.colour else {}))
         if self._settings.audit:
-            from cudamem_testing.records import known_of_run as known
-            from cudamem_testing.report.causes import audit_lines, matched_lines
+            from cudamem_testing.report.causes import audit_of_run
 
-            lines = audit_lines(run, known.recording_command(self._config.invocation_params.args))
-            if self._policy is not None:
-                lines += matched_lines(self._policy.lines, run, self._policy.name)
-            for text in lines:
+            for text in audit_of_run(run, self._config.invocation_params.args, self._policy):
                 terminalreporter.write_line(printable(text))
-
-    @staticmethod
-    def _found(run: RunRecord) -> bool:
-        failing = any(finding.severity is Severity.FAIL for finding in run.findings)
-        return failing or any(test.findings for test in run.tests)
 
     def run(self) -> RunRecord:
         """Everything so far."""
@@ -241,11 +194,9 @@ class Collector:
 
     def _cover(self, session: pytest.Session) -> None:
         """Note what the run covered; a test that began and did not end was left out."""
-        self._seen |= self._collected.files
-        begun = [nodeid for nodeid, _ in self._outcomes]
-        unfinished = {*begun, *(name for one in begun for name in without_groups(one))}
+        self._outcomes.seen |= self._collected.files
         paths = whole_paths(session) if self._collected.tests else ()  # no worker reported its collection
-        self._gathered.covered(paths, self._collected.left_out(self._seen) | unfinished)
+        self._gathered.covered(paths, self._collected.left_out(self._outcomes.seen) | {*self._outcomes.unfinished()})
 
 
 def is_terminal(reporter: pytest.TerminalReporter) -> bool:

@@ -18,6 +18,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys, markers
+from cudamem_testing.plugin.higher_scoped_fixtures import HigherScopedFixtures
 from cudamem_testing.plugin.items import (
     add_properties,
     clear_all_frames,
@@ -29,7 +30,6 @@ from cudamem_testing.plugin.items import (
 )
 from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
-from cudamem_testing.plugin.wider import WiderFixtures
 from cudamem_testing.run.finished import forget_last
 from cudamem_testing.static import is_a
 
@@ -51,7 +51,7 @@ class Hooks:
         self._config = config
         self.session = session
         self.reports = Reports(config, session)
-        self.wider = WiderFixtures(session)
+        self.wider = HigherScopedFixtures(session)
         self.ranks: Ranks | None = None
 
     @cached_property
@@ -132,7 +132,7 @@ class Hooks:
             if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
                 found, calls = session.judge_call(running, failed=failed, skipped=skipped)
                 if self.ranks is not None and self.ranks.busy:
-                    found += self._of_ranks(self.ranks, last=False)
+                    found += self.ranks.judge(last=False)
                 if keys.PROMISE in item.stash and not (failed or skipped):
                     found = [*found, *session.judge_growth(running, item.stash[keys.PROMISE], calls)]
                 add_properties(item, calls)
@@ -161,8 +161,7 @@ class Hooks:
             release = None
             if running.failure is not None and not self._config.getoption("usepdb", False):
                 release = partial(clear_all_frames, running.failure, item)
-            busy = self.ranks is not None and self.ranks.busy
-            of_ranks = self._of_ranks(self.ranks, last=True) if busy and self.ranks is not None else ()
+            of_ranks = self.ranks.judge(last=True) if self.ranks is not None and self.ranks.busy else ()
             ended = session.end(running, release)
             if of_ranks:
                 ended.found.extend(of_ranks)
@@ -187,16 +186,6 @@ class Hooks:
             self.ranks.watch()
             self._config.add_cleanup(self.ranks.close)
         return self.ranks
-
-    def _of_ranks(self, ranks: Ranks, *, last: bool) -> list[Finding]:
-        """What processes that the test started have found, with their windows in its record."""
-        running = self.session.running
-        if running is None:
-            return []
-        windows, findings = ranks.collect(last=last)
-        running.windows += windows
-        running.findings += findings
-        return findings
 
 
 def _fail(findings: Sequence[Finding]) -> None:

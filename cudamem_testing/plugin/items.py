@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,12 @@ import _pytest.unittest
 import pytest
 
 from cudamem_testing import static
-from cudamem_testing.plugin.calls import await_example, call_example
+from cudamem_testing.model.windows import growths
+from cudamem_testing.run.calls import await_example, call_example
 from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
 
 OWN = "cudamem"
@@ -31,17 +30,7 @@ def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
     properties = item.user_properties
     if properties:  # remove those of an earlier attempt
         properties[:] = [one for one in properties if not one[0].startswith("cudamem.")]
-    for window in calls:
-        peak, reserved = _property_names(window.device)
-        if (growth := window.peak_growth) is not None:
-            properties.append((peak, growth))
-        if (growth := window.reserved_growth) is not None:
-            properties.append((reserved, growth))
-
-
-@cache
-def _property_names(device: Device) -> tuple[str, str]:
-    return f"cudamem.{device}.peak", f"cudamem.{device}.reserved"
+    properties += growths(calls)
 
 
 def place_at_test(report: pytest.TestReport, item: pytest.Item) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.promises import PromisedSize
     from cudamem_testing.model.records import TestRecord
     from cudamem_testing.model.settings import Settings
-    from cudamem_testing.plugin.whole import Collected
+    from cudamem_testing.plugin.run_coverage import Collected
     from cudamem_testing.recorders.early import EarlyRecorder
     from cudamem_testing.run.session import Session
 

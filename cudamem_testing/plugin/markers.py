@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
 
@@ -128,9 +128,7 @@ def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, str
             except LimitError as error:
                 problems += error.problems
     if growing:
-        from cudamem_testing.plugin.growth import problems_of as promised
-
-        problems += promised(growing)
+        problems += _promises(growing)
     if problems:  # every test of a class, or parameter of a function, has the same marker
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
     return Marked(len({*limited, *held, *growing}), misspelt, bool(overriding))
@@ -163,6 +161,29 @@ def _compare(item: pytest.Item) -> list[str]:
 
     found = item.stash[keys.COMPARISON] = typed(item, BASELINE, comparison, "tolerance")[0]
     return _unrepeatable(item, BASELINE) if found.warmup else []
+
+
+def _promises(items: Sequence[pytest.Item]) -> list[str]:
+    """Put the promises of growth of marked tests into their stash; a line for each wrong marker."""
+    from cudamem_testing.model.promises import PromisedSize, promised
+
+    problems: list[str] = []
+    groups: dict[object, list[tuple[pytest.Item, PromisedSize]]] = {}
+    for item in items:
+        mark = next(nearest_first(item, SCALING))
+        spec: Any = getattr(item, "callspec", None)
+        parameters = {} if spec is None else spec.params
+        try:
+            found = promised(without_parameters(item), parameters, mark.args, mark.kwargs)
+        except (TypeError, ValueError) as error:
+            problems.append(f"{place_of(item, mark)}: {SCALING}: {error}")
+        else:
+            groups.setdefault((found.test, found.others), []).append((item, found))
+    for some in groups.values():
+        sizes = tuple(sorted({found.size for _, found in some}))
+        for item, found in some:
+            item.stash[keys.PROMISE] = found._replace(sizes=sizes)
+    return problems
 
 
 def _unrepeatable(item: pytest.Item, name: str) -> list[str]:

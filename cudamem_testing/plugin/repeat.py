@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.runner import runtestprotocol
 
-from cudamem_testing.model.baselines import fold
-from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
+from cudamem_testing.run.repeats import of_repeats
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.records import TestRecord
     from cudamem_testing.plugin.hooks import Hooks
 
 
@@ -50,10 +50,7 @@ class Repeats:
         """Report one run, with the numbers of all."""
         for report in reports:
             if report.when == "teardown" and records:
-                last = records[-1]
-                notes = (*last.notes, f"run {len(records)} times") if len(records) > 1 else last.notes
-                measured = fold([record.measured for record in records])
-                report.cudamem = [last.but(attempt=1, measured=measured, notes=notes)]  # type: ignore[attr-defined]
+                report.cudamem = [of_repeats(records)]  # type: ignore[attr-defined]
             item.ihook.pytest_runtest_logreport(report=report)
 
 

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cudamem_testing import torch_api
-from cudamem_testing.model.errors import together
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.run.finished import clear_frames
-from cudamem_testing.run.session import of_skipped
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.static import is_a, type_name
 
@@ -75,13 +72,8 @@ class Reports:
             from cudamem_testing.plugin.checked import show_alone
 
             show_alone(report, call, item.config)
-        error = None if session.running is None or call.excinfo is None else call.excinfo.value
-        if session.running is not None and error is not None and any(map(torch_api.is_out_of_memory, together(error))):
-            found = session.evidence.out_of_memory()
-            if is_a(error, pytest.skip.Exception):
-                found = [of_skipped(one) for one in found]
-            session.running.findings += found
-            self.unreported = [*self.unreported, *found]
+            skipped = is_a(call.excinfo.value, pytest.skip.Exception)
+            self.unreported = [*self.unreported, *session.out_of_memory(call.excinfo.value, skipped=skipped)]
         if report.failed and session.settings.dump is not None:
             self._dump(item, report, session.settings.dump)
         status = None if call.excinfo is None else own_status(call.excinfo.value)
@@ -97,11 +89,9 @@ class Reports:
 
                 report.cudamem_parts = parts_of(self.unreported)  # type: ignore[attr-defined]
         elif report.failed and self.unreported:
-            from cudamem_testing.windows.regions import Judged
+            from cudamem_testing.windows.regions import not_in
 
-            raised = None if call.excinfo is None else call.excinfo.value
-            told = raised.findings if is_a(raised, Judged) else ()
-            rest = [finding for finding in self.unreported if finding not in told]
+            rest = not_in(None if call.excinfo is None else call.excinfo.value, self.unreported)
             if rest:
                 report.sections.append(("cudamem", texts_of(rest)))
             self.after_failure = []
@@ -109,12 +99,8 @@ class Reports:
             report.sections.append(("cudamem teardown", texts_of(self.after_failure)))
         self.unreported, self.after_failure = [], []
         if call.excinfo is not None and session.running is not None and status is None:
-            session.running.ended(
-                call.excinfo.value,
-                report.when,
-                failed=report.failed,
-                skipped=is_a(call.excinfo.value, pytest.skip.Exception),
-            )
+            skipped = is_a(call.excinfo.value, pytest.skip.Exception)
+            session.running.ended(call.excinfo.value, report.when, failed=report.failed, skipped=skipped)
         if call.when == "teardown" and call.excinfo is not None and not self._config.getoption("usepdb", False):
             clear_frames(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
 

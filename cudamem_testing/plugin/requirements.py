@@ -28,7 +28,9 @@ def of_selected_tests(config: pytest.Config, settings: Settings, items: Sequence
     if config.getoption("cudamem_gpus") is not None and not _has_workers(config):
         problems.append(f"--cudamem-gpus={settings.gpus} requires workers of pytest-xdist: add -n 2, or leave it out")
     if keys.SESSION in config.stash:
-        problems += _without_a_card(settings)
+        from cudamem_testing.recorders.choose import absent_cards
+
+        problems += absent_cards(settings.device)
     return problems
 
 
@@ -55,15 +57,3 @@ def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[
         if not any(fixtures.intersection(markers.fixture_names(item)) for item in items):
             what = "--cudamem, or a test with a memory marker or fixture: none is selected"
             yield from (f"{flag} requires {what}" for flag in given)
-
-
-def _without_a_card(settings: Settings) -> Iterator[str]:
-    if isinstance(settings.device, str) or not settings.device.has_segments:
-        return
-    import torch  # noqa: F401 - a card was asked for: torch knows whether there is one
-
-    from cudamem_testing.recorders.choose import missing
-
-    absent = missing(settings.device)
-    if absent is not None:
-        yield f"--cudamem-device={settings.device}: {absent}; auto measures the available devices"

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from cudamem_testing.model import options
-from cudamem_testing.model.settings import RECORDED, Settings
+from cudamem_testing.model.settings import Settings
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.simulated_cards import Cards
 
 UNSET = None
@@ -28,40 +27,7 @@ def read_settings(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: that names every problem, not only the first.
     """
-    problems: list[str] = []
-    read = _Reader(config, problems)
-    enforce = not config.getoption("no_cudamem")
-    device, simulated = read.parsed("cudamem_device", options.device, ("auto", None))
-    settings = Settings(
-        on=enforce and (read.flag("cudamem") or read.flag("cudamem_audit")),
-        enforce=enforce,
-        device=device,
-        simulated=simulated,
-        leaks=read.parsed("cudamem_leaks", options.choice("fail", "warn", "off"), "fail"),
-        cycles=read.parsed("cudamem_cycles", options.choice("fail", "warn", "off", "strict"), None),
-        ignore_below=read.parsed("cudamem_ignore_below", options.size, None),
-        ignore=read.rules("cudamem_ignore"),
-        first_use=read.parsed(options.FIRST_USE, options.choice("fail", "warn"), "fail"),
-        budget=read.parsed("cudamem_budget", options.budget, None),
-        stacks=read.parsed("cudamem_stacks", options.choice("auto", "off"), "auto") == "auto",
-        gpus=read.parsed("cudamem_gpus", options.choice("auto", "fraction"), None),
-        top=read.parsed("cudamem_top", options.rows, 10),
-        dump=read.parsed("cudamem_dump", lambda text: options.folder(_base(config, "cudamem_dump"), text), None),
-        json=read.parsed("cudamem_json", lambda text: options.file(_base(config, "cudamem_json"), text), None),
-        html=read.parsed("cudamem_html", lambda text: options.file(_base(config, "cudamem_html"), text), None),
-        audit=read.flag("cudamem_audit"),
-        known=read.parsed("cudamem_known", lambda text: options.file(_base(config, "cudamem_known"), text), None),
-        baseline=read.parsed("cudamem_baseline", options.choice("compare", "require", "simulated", "off"), "compare"),
-        update=read.parsed("cudamem_update", options.recorded_kinds, frozenset()) | options.asked_by_expecttest(),
-        prune=read.flag("cudamem_prune"),
-        repeat=read.parsed("cudamem_repeat", options.runs, 1),
-    )
-    if not problems and enforce and not settings.on and runs_tests(config):
-        problems += _without_accounting(config)
-    if settings.baseline == "simulated" and simulated is None and config.getoption("cudamem_baseline") is not None:
-        problems.append("--cudamem-baseline=simulated requires --cudamem-device=simulated")
-    if "known" in settings.update and settings.update != {*RECORDED} and not settings.on:
-        problems.append("--cudamem-update=known requires --cudamem")
+    settings, problems = options.read_settings(_Given(config), runs_tests=runs_tests(config))
     if problems:
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(problems))
     return settings
@@ -136,62 +102,23 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def _without_accounting(config: pytest.Config) -> list[str]:
-    """Problems with flags that have no effect unless every test is measured."""
-    given = {name: config.getoption(name, None) for name in options.OF_EVERY_TEST}
-    return [
-        f"{options.flag_of(name)} requires --cudamem"
-        for name, value in given.items()
-        if value is not None and value.strip() not in options.OF_EVERY_TEST[name]
-    ]
+class _Given:
+    """The values that the command line and the ini file give to options."""
 
-
-class _Reader:
-    """Reads one option after the other and collects the problems."""
-
-    def __init__(self, config: pytest.Config, problems: list[str]) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._problems = problems
 
-    def flag(self, name: str) -> bool:
-        if self._config.getoption(name):
-            return True
-        return options.has_ini(name) and bool(self._ini(name))
+    def flag(self, name: str) -> Any:
+        return self._config.getoption(name, None)
 
-    def rules(self, name: str) -> tuple[Rule, ...]:
-        lines = self._config.getini(name)
-        if not lines:
-            return ()
-        from cudamem_testing.model.rules import RuleError, parse_rules
-
-        try:
-            return parse_rules(lines)
-        except RuleError as error:
-            self._problems += [f"ini {name}: {problem}" for problem in error.problems]
-            return ()
-
-    def parsed(self, name: str, parse: Any, default: Any) -> Any:
-        given, source = self._config.getoption(name, None), options.flag_of(name)
-        if given is None and options.has_ini(name):
-            given, source = self._ini(name), f"ini {name}"
-        if given is None:
-            return default
-        try:
-            return parse(given.strip())
-        except (ValueError, OSError) as error:
-            self._problems += [f"{source}: {problem}" for problem in getattr(error, "problems", (error,))]
-            return default
-
-    def _ini(self, name: str) -> Any:
+    def ini(self, name: str) -> Any:
         try:
             return self._config.getini(name)
-        except (ValueError, TypeError, pytest.UsageError) as error:  # which one depends on pytest and the kind of file
-            self._problems.append(f"ini {name}: {error}")
-            return None
+        except (TypeError, pytest.UsageError) as error:  # which one depends on pytest and the kind of file
+            raise ValueError(str(error)) from None
 
-
-def _base(config: pytest.Config, name: str) -> Path:
-    """Where a relative path starts: at the current folder for a flag, at the ini file's folder for an ini setting."""
-    if config.getoption(name) is None and config.inipath is not None:
-        return config.inipath.parent
-    return config.invocation_params.dir
+    def base(self, name: str) -> Path:
+        """The current folder for a flag, the folder of the ini file for an ini setting."""
+        if self._config.getoption(name) is None and self._config.inipath is not None:
+            return self._config.inipath.parent
+        return self._config.invocation_params.dir

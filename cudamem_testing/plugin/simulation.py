@@ -53,39 +53,12 @@ class OnSimulatedCards:
             return (yield)
 
 
-#: Errors of torch where what a test needs is not there, by a part of their text.
-NEEDS = {
-    "a simulated card has no ": None,  # its own words
-    "doesn't have NCCL built in": "a simulated card has no NCCL: run this on a real card",
-    "Could not find any NVRTC library": "a simulated card compiles no CUDA kernels: run this on a real card",
-    "CUDA_HOME environment variable is not set": "a simulated card runs no CUDA extensions: run this on a real card",
-    "Cannot find a working triton installation": "a simulated card runs no Triton kernels: run this on a real card",
-}
-
-
-def unsupported(error: BaseException) -> str | None:
-    """What of an error, or of those that caused it, a simulated card cannot do; ``None`` for other errors."""
-    from cudamem_testing.simulated.bindings import SimulatedCardError
-
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, SimulatedCardError):
-            return str(found)
-        if isinstance(found, (RuntimeError, OSError)):
-            text = str(found)
-            for part, reason in NEEDS.items():
-                if part in text:
-                    return reason or text.splitlines()[0]
-        found = found.__cause__ or found.__context__
-    return None
-
-
 def _skipping() -> Wrapper:
     try:
         return (yield)
     except Exception as error:
+        from cudamem_testing.simulated.unsupported import unsupported
+
         reason = unsupported(error)
         if reason is None:
             raise

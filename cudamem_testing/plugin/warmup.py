@@ -9,15 +9,15 @@ enforced; hard limits hold. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cudamem_testing.plugin.items import is_foreign
-from cudamem_testing.run.running import Running, not_repeatable
-from cudamem_testing.static import is_one_of
 
 if TYPE_CHECKING:
+    from cudamem_testing.run.running import Running
     from cudamem_testing.run.session import Session
 
     Wrapper = Generator[None, object, object]
@@ -49,20 +49,7 @@ class WarmUps:
         running = self._session.running
         if running is None or running.phase.name != WARM_UP:
             return (yield)
-        runs = running.warmup_runs
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-        run: int | None = None
-        try:
-            running.warming_up = True
-            for run in range(1, runs + 1):  # noqa: B007 - which one has failed
-                pyfuncitem.obj(**arguments)
-            running.warming_up = False
-            run = None
+        with running.warmed_up(partial(pyfuncitem.obj, **arguments), NO_FAILURES):
             self._session.enter(running, "call")
             return (yield)
-        except BaseException as error:
-            if not is_one_of(error, *NO_FAILURES):
-                running.findings.append(not_repeatable(run, runs))
-            raise
-        finally:
-            running.warming_up = False

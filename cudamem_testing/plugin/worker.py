@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cudamem_testing.plugin import keys
-from cudamem_testing.report.codec import Codec, listed, record
-from cudamem_testing.report.schema import FINDING, FIXTURE, LEDGER, NAMES, UNCHECKED
-from cudamem_testing.run.totals import Totals, totals
+from cudamem_testing.report.schema import PROCESS
+from cudamem_testing.run.process_summary import process_summary
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.hooks import Hooks
@@ -33,23 +31,6 @@ class Worker:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Send plain types only: anything else would end the worker."""
-        collected = self._config.stash[keys.COLLECTED].sent()
-        output = {**_codec().write(totals(self._session)), "collected": collected}
+        collected = self._config.stash[keys.COLLECTED].serialize()
+        output = {**PROCESS.write(process_summary(self._session)), "collected": collected}
         self._config.workeroutput[KEY] = output  # type: ignore[attr-defined]
-
-
-def received(data: Mapping[str, Any]) -> Totals:
-    """What a worker has sent."""
-    found: Totals = _codec().read(data, "what a worker has sent")
-    return found
-
-
-def _codec() -> Codec:
-    return record(
-        Totals,
-        names=NAMES,
-        fixtures=listed(FIXTURE, list),
-        findings=listed(FINDING, list),
-        ledger=listed(LEDGER, list),
-        unchecked=UNCHECKED,
-    )

@@ -182,6 +182,16 @@ class Ranks:
             self._drop()
         return windows, findings
 
+    def judge(self, *, last: bool) -> list[Finding]:
+        """What processes that the running test started have found; its record gets that, and their windows."""
+        running = self._session.running
+        if running is None or not self.busy:
+            return []
+        windows, findings = self.collect(last=last)
+        running.windows += windows
+        running.findings += findings
+        return findings
+
     def _drop(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,11 +7,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from cudamem_testing import torch_api
+from cudamem_testing.guards import set_variable
 from cudamem_testing.model.devices import Device
 
 #: The variable of a worker that may use a share of its card only, from 0 to 1.
@@ -51,6 +53,25 @@ def worker_card(worker: int, workers: int) -> tuple[str, float] | None:
     if torch_api.cuda_initialized():
         raise RuntimeError("CUDA was used before a card was chosen")
     return card, portion(worker, workers, card, visible, count)
+
+
+def use_worker_card(worker: int, workers: int, *, limited: bool) -> list[Callable[[], None]]:
+    """Let one of several processes see one card, before it uses CUDA, ``limited`` to its part of it.
+
+    Returns the functions that undo it.
+
+    Raises:
+        RuntimeError: if this process has used CUDA.
+    """
+    found = worker_card(worker, workers)
+    if found is None:
+        return []
+    card, part = found
+    undo = [set_variable("CUDA_VISIBLE_DEVICES", card)]
+    if limited and part < 1:
+        undo.append(set_variable(SHARE, repr(part)))
+        torch_api.when_cuda_starts(lambda: torch_api.set_memory_fraction(0, part))
+    return undo
 
 
 def portion(worker: int, workers: int, card: str | None, visible: str | None, count: int) -> float:

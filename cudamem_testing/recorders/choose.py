@@ -30,6 +30,16 @@ def missing(selection: str | Device) -> str | None:
     return f"{selection} is not on this machine (torch finds {there})"
 
 
+def absent_cards(selection: str | Device) -> list[str]:
+    """That the selected cards are not on this machine; empty if they are, or no cards are selected. Loads torch."""
+    if isinstance(selection, str) or not selection.has_segments:
+        return []
+    import torch  # noqa: F401 - a card was selected: torch knows whether there is one
+
+    absent = missing(selection)
+    return [] if absent is None else [f"--cudamem-device={selection}: {absent}; auto measures the available devices"]
+
+
 def cards_here() -> tuple[str, int]:
     """The kind and the number of the cards of this machine: of CUDA, else of torch's accelerator. Needs torch."""
     number = torch_api.cuda_device_count()

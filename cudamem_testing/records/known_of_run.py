@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,9 +44,3 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
     except (RecordError, OSError) as error:
         return Said(said, [f"known findings were not written: {error}"])
     return Said(said, [], unseen=left)
-
-
-def recording_command(arguments: Sequence[str]) -> str:
-    """The command that records as known what an audit with these arguments found."""
-    kept = [one for one in arguments if one not in ("--cudamem", "--cudamem-audit")]
-    return shlex.join(["pytest", "--cudamem", "--cudamem-update=known", *kept])

@@ -6,15 +6,20 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cudamem_testing.model.causes import Cause, causes, key_of
 from cudamem_testing.model.findings import Kind, Severity, Standing, Verdict
+from cudamem_testing.model.options import recording_command
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.records.known import Lines, last_matches
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import headline, text
+
+if TYPE_CHECKING:
+    from cudamem_testing.verdicts.policy import Policy
 
 MOST = 3
 
@@ -60,6 +65,12 @@ def known_lines(run: RunRecord) -> list[str]:
     """How many findings are known."""
     known = _known(causes(run))
     return [f"known: {_counts(known)}"] if known else []
+
+
+def audit_of_run(run: RunRecord, arguments: Sequence[str], policy: Policy | None) -> list[str]:
+    """What an audit ends with; ``arguments`` are those of the command line, ``policy`` judged the run."""
+    lines = audit_lines(run, recording_command(arguments))
+    return lines if policy is None else [*lines, *matched_lines(policy.lines, run, policy.name)]
 
 
 def audit_lines(run: RunRecord, command: str, most: int = MOST) -> list[str]:

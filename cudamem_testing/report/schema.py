@@ -50,6 +50,7 @@ from cudamem_testing.report.codec import (
     word_of,
 )
 from cudamem_testing.report.curves import StackNumbers, read_curve, read_stacks, write_curve
+from cudamem_testing.run.process_summary import ProcessSummary
 from cudamem_testing.wording import details, title
 
 SCHEMA = 1
@@ -193,6 +194,15 @@ EXTENT = record(Extent)
 COUNTS = mapped(WHOLE)
 UNCHECKED = _unchecked()
 UNSEEN = record(Unseen)
+#: What a worker sends besides the records of its tests.
+PROCESS = record(
+    ProcessSummary,
+    names=NAMES,
+    fixtures=listed(FIXTURE, list),
+    findings=listed(FINDING, list),
+    ledger=listed(LEDGER, list),
+    unchecked=UNCHECKED,
+)
 CAUSE = record(Cause, skip=("example",), keys={"text": "cause"})
 RUN = record(
     RunRecord,

@@ -29,7 +29,7 @@ from cudamem_testing.windows.judge import IGNORED_BELOW
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked
     from cudamem_testing.model.settings import Settings
-    from cudamem_testing.run.totals import Totals
+    from cudamem_testing.run.process_summary import ProcessSummary
     from cudamem_testing.verdicts.policy import Policy
 
 
@@ -71,7 +71,7 @@ class Gathered:
         asked = self._settings.prune or self._settings.update  # then a file was written, or not
         return bool(self.notes or (asked and (self._about_records or self._unseen.causes)))
 
-    def add(self, known: Totals) -> None:
+    def add(self, known: ProcessSummary) -> None:
         """Add what one process knows besides the records of its tests."""
         self._environments.append(known.environment)
         self._fixtures += known.fixtures
@@ -153,23 +153,3 @@ class Gathered:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
         folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)
-
-
-def outcome_after(before: str | None, when: str, result: str, *, xfail: bool) -> str:
-    """The outcome of a test after the report of a phase; ``before`` is the one so far, ``xfail`` is pytest's word.
-
-    A failed subtest, which pytest reports before the test, fails the test unless it runs again.
-    """
-    if result == "rerun":  # set by pytest-rerunfailures
-        return "rerun"
-    if before == "failed":
-        return before
-    if when == "call":
-        if xfail:
-            return "xfailed" if result == "skipped" else "xpassed"
-        return result
-    if result == "failed":
-        return "error"
-    if result == "skipped":
-        return "xfailed" if xfail else "skipped"
-    return before or "passed"

@@ -12,6 +12,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.windows import Window
+    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.windows.analysis import Analysis
     from cudamem_testing.windows.tracker import Tracker
@@ -48,6 +52,16 @@ class Memory(memory.Memory):
     def analysis_of(cls, tracker: Tracker) -> Analysis:
         """Reads the records of a tracker."""
         return analysis(_Records(tracker), tracker)
+
+
+def memory_of(session: Session, running: Running, ranks: Callable[[], AbstractContextManager[None]]) -> memory.Memory:
+    """What the running test measures itself with; processes that start inside ``ranks`` may ask to be measured."""
+    grown = session.leaks.grown if session.leaks else None
+    reads = analysis(session.evidence, session.tracker, grown, running.add)
+    place = partial(getattr, running, "place")
+    return memory.Memory(
+        session.tracker, running.add, session.judge, reads, name="cuda_memory", place=place, ranks=ranks
+    )
 
 
 class _Records:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -10,6 +11,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
 from cudamem_testing.originals import Original
+from cudamem_testing.static import is_one_of
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
@@ -211,6 +213,28 @@ class Running:
         """How often the body runs before the run that is measured."""
         asked = [one.warmup for one in self.budgets]
         return next(filter(None, asked), 0 if self.comparison is None else self.comparison.warmup)
+
+    @contextmanager
+    def warmed_up(self, body: Callable[[], object], expected: tuple[type[BaseException], ...]) -> Iterator[None]:
+        """Call the body as often as ``warmup`` asks, then measure what this contains.
+
+        An error becomes a finding that the body cannot be repeated, unless it is one of the ``expected``.
+        """
+        runs = self.warmup_runs
+        run: int | None = None
+        try:
+            self.warming_up = True
+            for run in range(1, runs + 1):  # noqa: B007 - which one has failed
+                body()
+            self.warming_up = False
+            run = None
+            yield
+        except BaseException as error:
+            if not is_one_of(error, *expected):
+                self.findings.append(not_repeatable(run, runs))
+            raise
+        finally:
+            self.warming_up = False
 
     @property
     def asks_what_is_left(self) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.errors import together
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override, cycles_of
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord, Unchecked
@@ -243,6 +244,15 @@ class Session:
         from cudamem_testing.run.promises import Promises  # few runs have any
 
         return Promises(self.evidence)
+
+    def out_of_memory(self, error: BaseException, *, skipped: bool) -> list[Finding]:
+        """What was live when memory ran out in the running test, if that is its error; it is added to the test."""
+        if self.running is None or not any(map(torch_api.is_out_of_memory, together(error))):
+            return []
+        found = self.evidence.out_of_memory()
+        found = [of_skipped(one) for one in found] if skipped else found
+        self.running.findings += found
+        return found
 
     def drop(self, left: dict[str, Any]) -> None:
         """Drop the values of wider fixtures, as pytest is about to, outside the test's own window."""

@@ -12,15 +12,15 @@ Each module takes the result of the one before it:
 :mod:`.aliases`         operators that differ by device, folded into families
 :mod:`.names`           names for tensors, by address
 :mod:`.text`            the graph as text
-:mod:`.gradients`       which storages were somebody's gradient, and who says so
+:mod:`.gradients`       which storages were gradients, and how that is known
 :mod:`.contents`        every version of every storage, numbered, for the passes of
 :mod:`.categories`      parameter, gradient, activation, ...; :mod:`.category_text` shows them
-:mod:`.measured`        what a recorder saw meanwhile
+:mod:`.measured`        what a recorder saw during the recording
 :mod:`.timeline`        every change of memory; as columns (:mod:`.series`), text
                         (:mod:`.timeline_text`) and picture (:mod:`.picture`)
 :mod:`.places`          operator, modules and line of an event
-:mod:`.peak`            the highest moment and what was there; :mod:`.limits` on it
-:mod:`.expect`          all of it compared with the text at the call
+:mod:`.peak`            the moment of the peak and what was live; :mod:`.limits` on it
+:mod:`.expect`          the assertions, which compare results with the text at the call
 ======================  ======================================================================
 
 PYTEST_DONT_REWRITE

@@ -2,15 +2,15 @@
 
 | family | members | row |
 | --- | --- | --- |
-| dropout | ``aten::dropout`` and its kin; backward functions of what ran inside | ``dropout``, ``dropout backward`` |
+| dropout | ``aten::dropout`` and the like; backward functions of what ran inside | ``dropout``, ``dropout backward`` |
 | attention | ``scaled_dot_product_attention`` and its kernels; their backward | ``attention``, ``attention backward`` |
 | optimizers | all of one ``Optimizer.step`` or ``zero_grad``: per tensor, foreach or fused | ``Adam.step`` |
 | foreach | ``aten::_foreach_mul_``, or a run of independent ``aten::mul_`` | ``aten::mul_`` |
 
 A backward function belongs to the family whose forward operator made it; the profiler ties both by a sequence number.
 Neighbouring nodes of one family become one node. What only the family ever uses (dropout's mask, the log-sum-exp of a
-fused kernel, an optimizer's temporaries) is its own affair and disappears, unless it has a name. Versions are counted
-anew afterwards, so that two in-place steps of one kernel and one step of another are both one new version.
+fused kernel, an optimizer's temporaries) is hidden, unless it has a name. Versions are then renumbered, so that two
+in-place steps of one kernel and one step of another both count as one new version.
 
 Frees between the members of a row move behind it, allocations before it. PYTEST_DONT_REWRITE
 """
@@ -67,7 +67,7 @@ class _Run:
 
 
 def fold_device_families(flow: DataFlow) -> DataFlow:
-    """The data flow with every family in one node a run."""
+    """The data flow with each run of one family as one node."""
     families = _families(flow)
     private = _private_storages(flow, families)
     steps: list[Step] = []
@@ -113,9 +113,9 @@ def _families(flow: DataFlow) -> list[Family | None]:
 def _authors_by_sequence(flow: DataFlow) -> dict[int, int]:
     """The node whose inside made the backward function with a sequence number.
 
-    The counter is read when an operator starts and raised when one makes a backward function: of all operators that
-    show a number, the last one is the author. Numbers are counted by thread; several threads of forward passes may be
-    mistaken for each other.
+    The counter is read when an operator starts and incremented when one makes a backward function: of all operators
+    with one number, the last made the function. Each thread has its own counter, so several threads of forward passes
+    may be confused.
     """
     trace, authors = flow.trace, {}
     for node in flow.nodes:
@@ -208,7 +208,7 @@ def _private_storages(flow: DataFlow, families: Sequence[Family | None]) -> set[
 
 
 def _runs(nodes: Iterable[Node], families: Sequence[Family | None]) -> Iterator[Node | _Run]:
-    """The nodes in order, neighbours of one family as one run; ``[memory]`` nodes do not part neighbours."""
+    """The nodes in order, neighbours of one family as one run; ``[memory]`` nodes do not separate neighbours."""
     run: _Run | None = None
     for node in nodes:
         family = families[node.index]
@@ -239,7 +239,7 @@ def _step(node: Node) -> Step:
 
 
 def _flags(use: Use) -> int:
-    """The touch that replays to the same use."""
+    """The touch from which the replay makes the same use."""
     created = CREATED if use.before is None else 0
     freed = FREED if use.after is None else 0
     return READ | created | freed | (WRITTEN if use.is_written else 0)

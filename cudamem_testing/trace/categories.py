@@ -1,10 +1,10 @@
 """Categories: what each version of each storage is for.
 
 The profiler does not record what a tensor is for. Two things show it: what the Python tracer saw of modules and
-optimizers, and the shape of the data flow. Each pass below adds what it alone can know, the surest first;
-:data:`PASSES` is their order, and with it the precedence: **the first pass that names a content wins, except that what
-is said of a whole tensor (gradient, parameter, optimizer state) overrides what was said before.** A tensor is one thing
-all its life: a parameter stays one through every step.
+optimizers, and the shape of the data flow. Each pass below adds what it alone can know, the most certain first;
+:data:`PASSES` is their order, and with it the precedence: **the first pass that names a content wins, except that a
+category of a whole tensor (gradient, parameter, optimizer state) overrides earlier ones.** Such a tensor keeps its
+category: a parameter stays one through every step.
 
 The scheme is that of torch's own ``_memory_profiler`` and gives its results. What is new is the cost: contents are
 numbered (:mod:`.contents`), a category is a bit in a table, what torch repeats until nothing changes is one search.
@@ -16,10 +16,10 @@ PARAMETER           seen in a module or optimizer; or updated with gradients and
 INPUT               contributes to a gradient or meets a parameter, and depends on neither
 ACTIVATION          computed from inputs and parameters outside of the backward pass
 OPTIMIZER_STATE     seen in an optimizer
-AUTOGRAD_DETAIL     made by the backward pass, and nothing of the above
+AUTOGRAD_DETAIL     made by the backward pass, and none of the above
 ==================  ===================================================================================
 
-Everything else is unknown (``None``): without a gradient, a module or an optimizer in the trace nothing is claimed.
+Everything else is unknown (``None``), and so is everything in a trace without a gradient, a module or an optimizer.
 PYTEST_DONT_REWRITE
 """
 
@@ -79,7 +79,7 @@ class Categories(InNotebook):
     flow: DataFlow
     contents: Contents = field(repr=False)
     bits: tuple[int, ...] = field(repr=False)
-    """By content."""
+    """The category of each content."""
     whole: dict[int, int] = field(repr=False)
     """Of whole tensors."""
     notes: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ class Board:
 
 
 def find_gradients_and_temporaries(board: Board) -> None:
-    """The certain cases: gradients were seen, temporaries live inside one node."""
+    """The certain cases: gradients that were seen, and temporaries, which live inside one node."""
     gradients = find_gradients(board.trace, board.owners)
     board.name_tensors(board.tensors(gradient.storage for gradient in gradients), _GRADIENT)
     if board.witnesses:
@@ -212,12 +212,12 @@ def find_inputs(board: Board) -> None:
     """What contributes to the model's computation and does not come from it.
 
     In a training loop nearly everything depends on a gradient sooner or later: parameters through their updates,
-    optimizer state with them, activations through the parameters. What never does comes from outside. "Depends" is
-    meant of a tensor in any of its versions: the first step reads parameters that no gradient has touched yet, and they
-    are no inputs.
+    optimizer state with them, activations through the parameters. Tensors that never do come from outside. A tensor
+    depends on a gradient if any of its versions does: the first step reads parameters that no gradient has changed
+    yet, and they are not inputs.
 
-    Of what is left, only what meets a parameter or a gradient on its way counts, and nothing that the backward pass
-    made: those are details of autograd.
+    Of the other tensors, only those count that are used with a parameter or a gradient, directly or through results.
+    Those that the backward pass made are details of autograd.
     """
     dependent = board.dependent
     contributes = bytearray(bit in (_GRADIENT, _PARAMETER) for bit in board.bits)
@@ -280,7 +280,7 @@ def find_updated_parameters(board: Board) -> None:
 
 
 def find_activations(board: Board) -> None:
-    """Flood the forward pass from the inputs: what is computed from inputs, activations and parameters alone."""
+    """Search the forward pass from the inputs for what is computed from inputs, activations and parameters alone."""
     bits = board.bits
     required = _INPUT | _ACTIVATION
     allowed = required | _PARAMETER | _TEMPORARY
@@ -306,7 +306,7 @@ def find_optimizer_state(board: Board) -> None:
 
 
 def find_autograd_detail(board: Board) -> None:
-    """What else the backward pass writes, unless it writes into something that is known."""
+    """What else the backward pass writes, except tensors whose category is known."""
     bits, before = board.bits, board.contents.before
     for _, writes, backward in board.contents.work:
         if backward:
@@ -331,8 +331,8 @@ PASSES: tuple[Callable[[Board], None], ...] = (
 def depends_on_gradient(board: Board) -> set[int]:
     """Tensors of which some version depends, or will depend, on a gradient or a parameter.
 
-    A search from gradients and parameters along the nodes. As tensors are meant and not versions, the graph has
-    cycles, and the order of the nodes is no help.
+    A search from gradients and parameters along the nodes. The graph of tensors, unlike that of versions, has cycles,
+    so one pass in the order of the nodes is not enough.
     """
     tensors, bits = board.contents.tensors, board.bits
     readers: dict[int, list[tuple[int, ...]]] = {}
@@ -362,7 +362,7 @@ def categories(flow: DataFlow, *, witnesses: bool = True) -> Categories:
 
     Args:
         flow: the data flow.
-        witnesses: use what the process itself showed; without it the answers are those of torch's own analysis.
+        witnesses: use what was read from the objects themselves; without it the results are those of torch's analysis.
     """
     with CollectorPaused():
         board = Board(flow, witnesses)

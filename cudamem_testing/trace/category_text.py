@@ -1,4 +1,4 @@
-"""Categories as text: a row an operator, with what it takes and leaves, and what each is for.
+"""Categories as text: a row for each operator, with what it takes and leaves, and what each is for.
 
 ::
 
@@ -9,10 +9,10 @@
     -- forward ----------------------------------------------------------------------
     aten::mul                 T0 (INPUT), T1 (PARAMETER)  ->  T2 (ACTIVATION)
 
-What is given is the category of the version at hand, ``unknown`` where there is none (``???`` in torch's dialect).
-``ids="profiler"`` is the dialect of torch's own tests: its allocation numbers, its columns, and behind each number
-every category that the storage ever had. Operators are those of the data flow; in torch's dialect they are the calls of
-the dispatcher, with their overloads, where these were recorded. PYTEST_DONT_REWRITE
+A row shows the category of the version that the operator uses, ``unknown`` where there is none (``???`` in torch's
+dialect). ``ids="profiler"`` is the dialect of torch's own tests: its allocation numbers, its columns, and behind each
+number every category that the storage ever had. Operators are those of the data flow; in torch's dialect they are the
+calls of the dispatcher, with their overloads, where these were recorded. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _label(categories: Categories, numbers: dict[Storage, int]) -> Label:
 def _dispatched_rows(
     categories: Categories, calls: Iterable[Dispatched], is_shown: Callable[[Storage], bool], regions: bool
 ) -> Iterator[Row]:
-    """A row a call; tensors that no operator took are ``???``, as in torch's tests."""
+    """A row for each call; tensors that no operator took are ``???``, as in torch's tests."""
     trace, name_of = categories.flow.trace, _torch_names(categories)
 
     def labels(storages: tuple[Storage | None, ...]) -> tuple[str, ...]:

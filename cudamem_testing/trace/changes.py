@@ -35,9 +35,9 @@ class Change(NamedTuple):
     storage: Storage | None
     """``None`` for memory in which no operator ever saw a tensor."""
     version: int
-    """Of the contents: the first, the one that changes, or the last."""
+    """The version of the contents: the first, the one that changes, or the last."""
     category: Category | None
-    """Of the contents afterwards; of what is destroyed, its last."""
+    """The category of the contents afterwards; the last one of what is destroyed."""
     event: int
     """Index of the event in the trace: the allocation, or the operator that writes; -1 for none."""
     pointer: int

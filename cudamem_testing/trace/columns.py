@@ -1,7 +1,7 @@
-"""What has changed between two tables of rows inside each other: timelines, and operators by module.
+"""What has changed between two tables of nested rows: timelines, and operators by module.
 
-Columns after the first are right-aligned, a cell may be empty. A row is found again by the names of those that it
-is indented below. PYTEST_DONT_REWRITE
+Columns after the first are right-aligned, a cell may be empty. A row is identified by its name and the names of the
+rows that it is indented below. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

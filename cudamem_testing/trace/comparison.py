@@ -2,9 +2,9 @@
 
 One more operator shifts the number of every tensor after it, so lines cannot be compared directly. Rows are aligned
 first: two rows are the same if operator, shape and the operators that made their inputs are. Tensors in the same place
-of the same rows are the same, independent of their numbers. What is left are operators more and fewer, tensors that are
-read or freed elsewhere, and what is told of a tensor (its size, type or category). The texts are then shown with the
-numbers of the recorded one. PYTEST_DONT_REWRITE
+of the same rows are the same, independent of their numbers. The differences that remain are new and missing operators,
+tensors that are read or freed elsewhere, and tensors of another size, type or category. The texts are then shown with
+the numbers of the recorded one. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cudamem_testing.trace.text import Row
 
 MOST_STATEMENTS = 12
 MOST_LINES = 30
-_MOST_ROWS = 4000  # of each text: aligning takes longer than in proportion
+_MOST_ROWS = 4000  # of each text: the time for aligning grows faster than their length
 _MEMORY = "[memory]"
 _INPUT = "input"
 UNUSED = "unused"
@@ -81,7 +81,7 @@ def compare_tables(before: str, after: str) -> tuple[list[str], str] | None:
 
 
 def few(statements: list[str]) -> list[str]:
-    """As many as are shown, and how many more there are."""
+    """The statements that are shown, and how many more there are."""
     more = len(statements) - MOST_STATEMENTS
     return statements if more <= 0 else [*statements[:MOST_STATEMENTS], f"and {more} more changes"]
 
@@ -209,7 +209,7 @@ def _makers(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _more_or_fewer(places: Sequence[int], text: Recorded, word: str, told: Told) -> Iterator[str]:
-    """Operators that only one text has, those of one name and place together."""
+    """Operators that only one text has, grouped by name and place."""
     counted = Counter((text.rows[place].name, told(place)) for place in places)
     for (name, more), number in counted.items():
         noun = "operator" if number == 1 else "operators"

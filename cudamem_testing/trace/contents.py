@@ -1,4 +1,4 @@
-"""Contents: every version of every storage, numbered, and the nodes as what they take and leave of them.
+"""Contents: every version of every storage by number, and the nodes by the numbers that they take and leave.
 
 The passes that find categories (:mod:`.categories`) go over the data flow many times, forwards and backwards. They ask
 three questions about a version of a storage: which number has it in a table, which tensor does it belong to, what
@@ -6,8 +6,8 @@ comes before it. So the versions are numbered once, densely, and a node becomes 
 only allocate or free (``[memory]``) compute nothing and are left out; their versions are numbered all the same.
 
 A tensor here is what the profiler takes for one: all storages that the same tensor object had, one after the other
-(``x.data = y``). The profiler goes wrong where it missed a free and the address was used again, and with tensors that
-begin without memory, which it all takes for one. The reader found those, and they are tensors of their own.
+(``x.data = y``). The profiler is wrong where it missed a free and the address was used again, and about tensors that
+begin without memory, which it takes for one tensor. The reader found those, and they are separate tensors.
 PYTEST_DONT_REWRITE
 """
 

@@ -48,7 +48,7 @@ def _curve(series: Series, notes: tuple[str, ...]) -> Curve:
 
 
 def _at(series: Series, time: int) -> int:
-    """The place of the last sample until a time, in nanoseconds."""
+    """The index of the last sample up to a time, in nanoseconds."""
     return max(bisect_right(series.times, max(time, 0)) - 1, 0)
 
 

@@ -2,8 +2,8 @@
 
 The profiler records what an operator reads and not what it returns, so a mode notes both, as addresses, while the
 profiler records. The storage at an address is the last one that was made there before. Torch's tests know a tensor only
-if an operator took it at some time, the same object at the same memory; what nobody ever took, as the copy that
-``detach`` makes of a gradient, is ``???`` there and has no storage here. PYTEST_DONT_REWRITE
+if an operator took it at some time, as the same object at the same memory. A tensor that no operator took, such as the
+copy that ``detach`` makes of a gradient, is ``???`` there and has no storage here. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from cudamem_testing.trace.flow import MEMORY, Node
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.records import ScopeKind, Storage
 
-#: Operators that one diagram shows, and those around one tensor.
+#: The most operators of one diagram, and of one around one tensor.
 MOST_OPERATORS, MOST_AROUND = 100, 40
 TENSOR, BACKWARD = "tensor", "backward"
 LEGEND = (("", "operator"), (BACKWARD, "of the backward pass"), (TENSOR, "tensor"))
@@ -33,8 +33,8 @@ def draw(flow: DataFlow, locator: Locator, *, around: str | None = None, ids: Id
         ids: how tensors are numbered.
 
     Raises:
-        KeyError: when no tensor is called so.
-        ValueError: for numbers of another kind.
+        KeyError: when no tensor has that name.
+        ValueError: for an unknown kind of numbers.
     """
     every = [node for node in flow.nodes if node.name != MEMORY and node.uses]
     centre = None if around is None else flow.storage(around, ids)
@@ -74,7 +74,7 @@ def _nearest(operators: Sequence[Node], start: Storage) -> list[Node]:
 
 
 class Labels:
-    """How tensors are called in one diagram."""
+    """The names of tensors in one diagram."""
 
     def __init__(self, flow: DataFlow, ids: Ids) -> None:
         self._numbers = flow.numbers(ids)
@@ -166,7 +166,7 @@ def _layers(operators: int, boxes: int, arrows: Iterable[tuple[int, int]]) -> tu
 
 
 def detail_of(node: Node, flow: DataFlow, labels: Labels, locator: Locator) -> Iterator[str]:
-    """What is known of an operator beyond its name."""
+    """Details of an operator: its place, its module, and what it takes and leaves."""
     stack = locator.stack(flow.trace.stack(node.event))
     if stack.frames:
         yield f"called in {stack.line}" + (f"  {stack.library}" if stack.library else "")

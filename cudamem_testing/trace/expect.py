@@ -40,7 +40,7 @@ Expected: TypeAlias = str | Mapping[str, str] | None
 _MOST_DOUBTS = 3
 _OPERATOR = re.compile(r"(\S.*?) +(?:T\d+\(v|->)")
 _WORDS = re.compile("cpu|mkldnn|onednn|cuda|cudnn|miopen|mps|dropout|attention|foreach|fused", re.IGNORECASE)
-"""In the names of operators that other devices have another for: devices, their libraries, the documented families."""
+"""Parts of the names of operators that differ by device: devices, their libraries, the documented families."""
 
 
 class Analysed(Protocol):
@@ -111,7 +111,7 @@ class Expectations:
         def chosen(wanted: str | None) -> Detail:
             return detail if detail is not None else usual or detail_of(wanted)
 
-        @cache  # for the text, and again for what a failure says of it
+        @cache  # for the text, and again for the message of a failure
         def rows(kind: Detail) -> Shown:
             return shown(flow, replace(given, detail=kind))
 
@@ -178,8 +178,8 @@ class Expectations:
             device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
             by: what has a row: ``"region"`` for annotations and optimizer steps, ``"module"`` for calls of modules.
             depth: how many levels of them inside each other have rows.
-            unit: what sizes are rounded to and told in; by default that of the expected text, and for a new one the
-                largest of MiB, KiB and B in which the peak has at least two digits.
+            unit: the unit that sizes are rounded to and shown in; by default that of the expected text, and for a new
+                one the largest of MiB, KiB and B in which the peak has at least two digits.
             min_bytes: leave out regions and modules whose peak is smaller than this.
 
         Raises:
@@ -203,17 +203,17 @@ class Expectations:
         at_least: Mapping[str, object] | None = None,
         device: str | None = None,
     ) -> None:
-        """Hold what is in use at the peak to limits: ``assert_peak({"ACTIVATION": "40MiB"}, total="100MiB")``.
+        """Check memory in use at the peak against limits: ``assert_peak({"ACTIVATION": "40MiB"}, total="100MiB")``.
 
         Args:
-            categories: at most so much, by category (``"unknown"`` for what has none); bytes, a size as text, or one
-                for each kind of device.
-            total: at most so much in all.
-            at_least: at least so much, by category, or under ``"total"``.
+            categories: the most for each category (``"unknown"`` for memory without one): bytes, a size as text, or
+                one for each kind of device.
+            total: the most in all.
+            at_least: the least for each category, or for ``"total"``.
             device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
 
         Raises:
-            OverBudget: an ``AssertionError`` with every limit that is broken and what was there.
+            OverBudget: an ``AssertionError`` with every limit that is broken and what was live.
             LimitError: for a limit that cannot be read; a ``ValueError``.
             ValueError: for an unknown category, or a device on which nothing happened.
         """
@@ -233,9 +233,9 @@ def assert_on_device(
     """Compare a text with the one for the device that a trace was recorded on.
 
     Args:
-        text: what was found, or what makes it from the text wanted.
+        text: the actual text, or a function that makes it from the expected one.
         expected: what the caller of the assertion gave for ``expected``.
-        trace: where it comes from.
+        trace: the trace that it describes.
         depth: which call holds the literal; 3 is the call of a method that calls this function.
         doubts: possible reasons for a mismatch, a line each.
         compare: what a mismatch shows of both texts.
@@ -276,7 +276,7 @@ def _compared_categories(wanted: str, found: str) -> tuple[list[str], str] | Non
 
 
 def kind_of_device(trace: Trace) -> str:
-    """``cuda`` when anything of a trace lies on a CUDA device, other kinds alike; else ``cpu``."""
+    """``cuda`` when a trace has memory on a CUDA device, and alike for other kinds; else ``cpu``."""
     kinds = Counter(storage.device.partition(":")[0] for storage in trace.storages)
     del kinds["cpu"]
     return kinds.most_common(1)[0][0] if kinds else "cpu"

@@ -2,20 +2,20 @@
 
 From the events of a trace to a graph in three steps, each a function below:
 
-1. **Leaves.** Operators call operators; ``aten::zero_`` is implemented by ``aten::fill_``. The graph wants neither the
-   annotation around both nor the detail inside, so the topmost call that a schema recognises is a node, with all that
-   happens inside it; a backward function is one too. An allocation or free outside of any such call becomes a node
-   ``[memory]`` of its own: Python dropped a tensor, autograd released a saved one, a number was wrapped as a tensor.
+1. **Leaves.** Operators call operators; ``aten::zero_`` is implemented by ``aten::fill_``. The graph shows neither the
+   annotation around both nor the detail inside: the topmost call that a schema recognises is a node, with all that
+   happens inside it, and so is a backward function. An allocation or free outside of any such call becomes a separate
+   node ``[memory]``: Python dropped a tensor, autograd released a saved one, a number was wrapped as a tensor.
 2. **Touches.** What a node does to a storage is the sum of what its subtree does: read when any operator inside takes
-   it; written when a fitting schema writes it, or when nothing but calls without schema took it (then nothing is
-   known, and a write has to be assumed); created and freed as the allocator said.
+   it; written when a fitting schema writes it, or when only calls without a schema took it (then nothing is known, and
+   a write has to be assumed); created and freed as the allocator reported.
 3. **Versions.** The nodes are replayed in the order in which they started. Contents begin as version 0, a node that
-   writes a storage it did not create makes the next version. What a node leaves stands in the order of its next use:
-   in which order a kernel allocates its results is its own affair, and differs between devices.
+   writes a storage it did not create makes the next version. What a node leaves is listed in the order of its next use,
+   because the order in which a kernel allocates its results differs between devices.
 
 A trace of several threads, or one with holes, may contradict itself: a storage used after it was freed, freed twice,
-created after its first use. Each contradiction is a :class:`Diagnostic` of the result; the replay goes on with what the
-allocator said. PYTEST_DONT_REWRITE
+created after its first use. Each contradiction is a :class:`Diagnostic` of the result; the replay continues with what
+the allocator reported. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cudamem_testing.trace.records import Allocation, Event, Operator, Scope, St
 from cudamem_testing.trace.schemas import READ, UNKNOWN, WRITTEN, Effects
 
 CREATED, FREED, FREED_TWICE = 8, 16, 32
-"""Flags of a touch beside those of :mod:`.schemas`."""
+"""Flags of a touch in addition to those of :mod:`.schemas`."""
 _ACCESS = READ | WRITTEN | UNKNOWN
 
 Touches: TypeAlias = dict[Storage, int]
@@ -84,7 +84,7 @@ class Node:
     """A leaf operator, a backward function, or one allocation or free outside of them."""
 
     index: int
-    """Place in the data flow."""
+    """Position in the data flow."""
     event: int
     """Index of its event in the trace."""
     name: str
@@ -117,7 +117,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A contradiction in a trace, at a node; the analysis went on."""
+    """A contradiction in a trace, at a node; the analysis continues after it."""
 
     node: int
     problem: str
@@ -179,7 +179,7 @@ def find_touches(subtree: Iterable[Event], effects: Effects) -> Touches:
 
 
 def steps_of(trace: Trace, effects: Effects) -> Iterator[Step]:
-    """The nodes to be, in order."""
+    """The nodes before their versions are known, in order."""
     events, stops = trace.events, trace.stops
     for index in find_leaves(trace, effects):
         event = events[index]
@@ -194,7 +194,7 @@ def steps_of(trace: Trace, effects: Effects) -> Iterator[Step]:
 
 def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
     """Give the steps their versions, and note contradictions. A storage keeps counting through contradictions, so that
-    a version always has one author.
+    one node makes each version.
     """
     nodes: list[Node] = []
     diagnostics: list[Diagnostic] = []
@@ -224,7 +224,7 @@ def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
 
 
 def _by_next_use(nodes: list[Node]) -> list[Node]:
-    """The nodes, each with what it creates in the order of its next use; what is not used comes last, in its order."""
+    """The nodes, each with what it creates in the order of its next use; unused storages come last, in their order."""
     never = (len(nodes), 0)
     next_use: dict[Storage, tuple[int, int]] = {}
     ordered: list[Node] = []

@@ -1,17 +1,15 @@
-"""Finds the storages that were a ``.grad``, and how this is known.
+"""Finds the storages that were a ``.grad``, from three sources, none of which is complete.
 
-There are three sources, and none is complete.
-
-* **The autograd engine.** ``AccumulateGrad`` is the node that puts a gradient in its place. It detaches a new gradient,
-  or adds to the one that is there; either way the first operator inside takes the gradient first. Whose gradient it
-  is, the profile does not say.
+* **The autograd engine.** ``AccumulateGrad`` is the node that stores a gradient. It detaches a new gradient, or adds to
+  an existing one; either way the first operator inside takes the gradient as its first argument. The profile does not
+  show whose gradient it is.
 * **Modules.** When a module is called, the profiler's Python tracer notes its parameters and their gradients.
 * **Optimizers.** At the end of a step the tracer notes parameters, gradients and state.
 
-The tracer looks at each object *once* and repeats in every later call what it saw in the first. With
+The tracer reads each object *once* and repeats in every later call what it saw in the first. With
 ``zero_grad(set_to_none=True)`` the gradients of the second step are other tensors than those of the first, and what the
-tracer repeats is stale: it speaks of memory that is gone, or is something else by now. So a sighting here belongs to
-the first call of its owner, and :func:`held` tells what is still a gradient when the trace ends. PYTEST_DONT_REWRITE
+tracer repeats is stale: its memory is freed, or used for something else. So a sighting here belongs to the first call
+of its owner, and :func:`held` returns what is still a gradient when the trace ends. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ def held(gradients: Iterable[Gradient], trace: Trace) -> tuple[Gradient, ...]:
 
 
 def _accumulated(trace: Trace, index: int) -> Storage | None:
-    """The gradient that an ``AccumulateGrad`` handled; ``None`` when what is inside is nothing known."""
+    """The gradient that an ``AccumulateGrad`` handled; ``None`` when no known operator is inside it."""
     inside = index + 1
     if inside >= trace.stops[index]:
         return None

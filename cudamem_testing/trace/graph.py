@@ -42,7 +42,7 @@ class Name(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """One node leaves a version that another takes; ``source`` is ``None`` for what existed before."""
+    """A version that one node leaves and another takes; ``source`` is ``None`` if it existed before the recording."""
 
     source: int | None
     target: int
@@ -54,7 +54,7 @@ class Lifetime(NamedTuple):
     """How long a storage lived, as far as the trace shows."""
 
     label: str
-    """As the unfiltered text calls it, ``T3``."""
+    """Its name in the unfiltered text, ``T3``."""
     storage: Storage
     created: Node | None
     """``None``: it existed before."""
@@ -63,7 +63,7 @@ class Lifetime(NamedTuple):
     freed: Node | None
     """``None``: it outlived the trace."""
     nodes: int
-    """Nodes between both ends, the ends of the trace standing in for unknown ones."""
+    """Nodes between both ends; an unknown end is that of the trace."""
 
     def __str__(self) -> str:
         size = f"{format_size(self.storage.nbytes)} on {self.storage.device}"
@@ -83,7 +83,7 @@ class DataFlow(InNotebook):
     trace: Trace
     nodes: tuple[Node, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
-    """Contradictions in the trace; empty for a trace that makes sense."""
+    """Contradictions in the trace; empty for a consistent one."""
     names: tuple[Name, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """What the profile does not show."""
@@ -114,10 +114,10 @@ class DataFlow(InNotebook):
     def storage(self, label: str, ids: Ids = "first-use") -> Storage:
         """The storage of a label, ``T3`` or ``T3(v1)``, or of a name.
 
-        With the profiler's numbers, which storages of one tensor share, it is the last of them.
+        Storages of one tensor share the profiler's number, which then means the last of them.
 
         Raises:
-            KeyError: when nothing is called so.
+            KeyError: when no tensor has that name.
         """
         return self.resolve(label, ids)[0]
 
@@ -125,7 +125,7 @@ class DataFlow(InNotebook):
         """The storage and version of a label; no version for ``T3`` or a name, which mean all of them.
 
         Raises:
-            KeyError: when nothing is called so.
+            KeyError: when no tensor has that name.
         """
         for name in self.names:
             if name.text == label and name.storage is not None:
@@ -139,7 +139,7 @@ class DataFlow(InNotebook):
         raise KeyError(f"no tensor is called {label!r}: write T3, T3(v1) or one of the names that were given")
 
     def _version(self, storage: Storage, version: int, label: str) -> int:
-        """A version that exists; a question about one that does not would always be answered with nothing."""
+        """Refuse a version that does not exist: every query about it would find nothing."""
         last = max(max(use.before or 0, use.after or 0) for _, use in self._uses(storage))
         if version > last:
             raise KeyError(f"{label}: the last version of this tensor is v{last}")
@@ -163,7 +163,7 @@ class DataFlow(InNotebook):
         )
 
     def freed(self, label: str, ids: Ids = "first-use") -> Node | None:
-        """The node after which ``T2`` is gone; ``None`` when it outlives the trace."""
+        """The node that frees ``T2``; ``None`` when it outlives the trace."""
         return self.lifetime(label, ids).freed
 
     def lifetime(self, label: str, ids: Ids = "first-use") -> Lifetime:
@@ -188,9 +188,9 @@ class DataFlow(InNotebook):
         return tuple(region.name for region in self.trace.regions_at(node.start, node.thread))
 
     def makes_or_changes(self, node: Node) -> bool:
-        """Whether a node makes or changes a tensor, as far as is known: views do not, and frees are no operators.
+        """Whether a node makes or changes a tensor, as far as is known: views do not, and frees are not operators.
 
-        Of a backward function nothing is known but what it makes: where that is nothing, it only hands a gradient on.
+        Only what a backward function makes is known; one that makes nothing only passes a gradient on.
         """
         if node.name == MEMORY:
             return False
@@ -279,7 +279,7 @@ class DataFlow(InNotebook):
 
 
 def data_flow(trace: Trace, names: tuple[Name, ...] = ()) -> DataFlow:
-    """The data flow of a trace. It always finishes: what does not fit becomes a diagnostic."""
+    """The data flow of a trace. A contradiction raises nothing: it becomes a diagnostic."""
     with CollectorPaused():
         nodes, diagnostics = replay(steps_of(trace, Effects()))
     missing = tuple(f"recorded without {flag}" for flag in trace.missing)
@@ -289,12 +289,12 @@ def data_flow(trace: Trace, names: tuple[Name, ...] = ()) -> DataFlow:
 def number_storages(nodes: Iterable[Node], names: Iterable[Name], ids: Ids) -> dict[Storage, int]:
     """Number the storages of some nodes.
 
-    By first use: what was there before and has a name comes first, in the order of the names, so that the numbers of a
+    By first use: named tensors that existed before come first, in the order of the names, so that the numbers of a
     function's arguments do not depend on what it does; then the storages as the nodes use them; and last intermediates,
     which texts do not show.
 
     Raises:
-        ValueError: for numbers of another kind.
+        ValueError: for an unknown kind of numbers.
     """
     check_ids(ids)
     found: dict[Storage, None] = {name.storage: None for name in names if name.given and name.storage is not None}
@@ -307,10 +307,10 @@ def number_storages(nodes: Iterable[Node], names: Iterable[Name], ids: Ids) -> d
 
 
 def check_ids(ids: str) -> None:
-    """Refuse numbers that do not exist.
+    """Refuse an unknown kind of numbers.
 
     Raises:
-        ValueError: with those that do.
+        ValueError: with the known ones.
     """
     if ids not in get_args(Ids):
         raise ValueError(f"ids={ids!r} is not known: write ids='first-use' or ids='profiler'")

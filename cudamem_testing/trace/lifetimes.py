@@ -13,13 +13,13 @@ from cudamem_testing.trace.flow import Node
 from cudamem_testing.trace.graph import short_name
 from cudamem_testing.trace.records import ScopeKind, Storage
 
-#: Tensors of one page, the largest; and operators that a click names.
+#: The most tensors on one page, the largest first, and the most operators that a click names.
 MOST, NAMED = 5000, 8
 BACKWARD_PASS = "backward pass"
 
 
 def lifetimes(found: Categories, locator: Locator) -> Lifetimes:
-    """The lifetimes of a data flow, coloured by what tensors are for at last."""
+    """The lifetimes of a data flow, coloured by the last category of each tensor."""
     flow = found.flow
     uses: dict[Storage, list[int]] = {}
     for node in flow.nodes:
@@ -75,7 +75,7 @@ def _bar(storage: Storage, found: Categories, taken: list[int], labels: Labels) 
 
 
 def _lines(made: Node | None, freed: Node | None, takers: list[Node]) -> Iterator[str]:
-    yield "there before the recording" if made is None else f"made by {short_name(made.name)}"
+    yield "existed before the recording" if made is None else f"made by {short_name(made.name)}"
     names = [short_name(node.name) for node in takers]
     if names:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

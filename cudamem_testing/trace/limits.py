@@ -23,7 +23,7 @@ TOTAL = "total"
 
 
 def enforce(peak: Peak, at_most: Mapping[str, object], total: object, at_least: Mapping[str, object]) -> None:
-    """Hold a peak to limits by category and in all.
+    """Check a peak against limits by category and in all.
 
     Raises:
         OverBudget: when a limit is broken.

@@ -1,10 +1,10 @@
-"""What a recorder saw while the profiler recorded: the allocator's own account, to be put beside the profile.
+"""What a recorder saw while the profiler recorded: the allocator's own account, which completes the profile.
 
-A profile is a poor witness of memory. It knows of older memory only what the program touches; on the CPU it hears
-nothing when such memory is freed; threads that the program started are not recorded. A recorder (:mod:`..recorders`)
-misses none of it, but knows no tensors. Together they know all: blocks that were live at the start, and every move of
-the allocator in its true order. :func:`merge` lays the profile's moves beside the recorder's, address by address, and
-puts those that only the recorder saw where they belong. PYTEST_DONT_REWRITE
+A profile of memory is incomplete. It shows older memory only where the program touches it; on the CPU it misses when
+such memory is freed; threads that the program started are not recorded. A recorder (:mod:`..recorders`) sees all of it,
+but no tensors. Together they have everything: blocks that were live at the start, and every move of the allocator in
+its true order. :func:`merge` matches the profile's moves with the recorder's, address by address, and inserts those
+that only the recorder saw. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cudamem_testing.snapshots.replay import moment_between, replay
 from cudamem_testing.trace.records import Storage
 from cudamem_testing.windows.tracker import Tracker
 
-NO_EVENTS = "the recorder kept no events: what the profiler misses is known by the end only"
+NO_EVENTS = "the recorder kept no events: what the profiler missed is known only at the end"
 
 
 class Move(NamedTuple):
@@ -55,7 +55,7 @@ class Measured:
     moves: tuple[tuple[int, int, int], ...] | None = field(default=None, repr=False)
     """Microseconds on the recorder's clock, address, bytes given out or (below 0) taken back, in order."""
     stacks: tuple[Stack, ...] = field(default=(), repr=False)
-    """The stacks of what was given out, in that order; without frames where none was noted."""
+    """The stacks of what was given out, in that order; without frames where none was recorded."""
     notes: tuple[str, ...] = ()
 
     def stacks_of(self) -> dict[int, list[Stack]]:
@@ -68,7 +68,7 @@ class Measured:
 
 
 class Measurement:
-    """The results of :func:`measure`, there when its block has ended."""
+    """The results of :func:`measure`, available when its block has ended."""
 
     def __init__(self) -> None:
         self.results: tuple[Measured, ...] = ()
@@ -80,8 +80,8 @@ def measure(
 ) -> Iterator[Measurement]:
     """Account for a block on every device that records single blocks.
 
-    ``root`` is the project's folder. Recorders that began too late to know older blocks have nothing to be ``compared``
-    with: their counters are left out.
+    ``root`` is the project's folder. Counters of recorders that began too late to know older blocks
+    are not ``compared``.
 
     Make it the innermost block: what is allocated between it and the profiler's ends would be missing on one side.
     """
@@ -103,10 +103,10 @@ def measure(
 def merge(measured: Measured, moves: list[Move]) -> list[Move]:
     """The profile's moves on a device and those that only the recorder saw, in order.
 
-    At one address giving out and taking back take turns in both accounts. Where an address has as many moves in both,
-    they are the same ones; that tells how far the clocks are apart, and elsewhere each move of the profile is the
-    recorder's of the same kind that is nearest in time. A move that only the recorder saw keeps its place between its
-    neighbours, and its time as far as these allow it.
+    At one address giving out and taking back alternate in both accounts. Where an address has as many moves in both,
+    they are the same ones, which shows how far the clocks differ; elsewhere a move of the profile is matched with the
+    recorder's move of the same kind that is nearest in time. A move that only the recorder saw keeps its position
+    between its neighbours, and its time if that is between theirs.
     """
     if measured.moves is None:
         return moves
@@ -153,7 +153,7 @@ _Moves: TypeAlias = tuple[tuple[int, int, int], ...]
 def _embedded(
     ours: Iterable[int], others: Iterable[int], moves: list[Move], theirs: _Moves
 ) -> Iterator[tuple[int, int]]:
-    """Our moves at one address with the first of theirs of the same kind that is left."""
+    """Our moves at one address, each with the first of theirs of the same kind that has no partner yet."""
     left = iter(others)
     for one in ours:
         found = next((other for other in left if (theirs[other][2] > 0) == (moves[one].nbytes > 0)), None)

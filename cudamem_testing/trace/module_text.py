@@ -6,8 +6,8 @@
     model.ln_1       forward           1   8.5 KiB   8.3 KiB   8.3 KiB
     model.attn       forward           9  72.0 KiB  64.0 KiB  48.0 KiB
 
-Bytes are of whole storages, each counted once a row. What is kept is what was made there and is still there when the
-phase ends: of the forward pass, what waits for the backward pass. PYTEST_DONT_REWRITE
+Bytes are of whole storages, each counted once in a row. ``kept`` is what was made there and is live when the phase
+ends: after the forward pass, what autograd saved for the backward pass. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

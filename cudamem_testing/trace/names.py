@@ -1,10 +1,10 @@
 """Names for tensors in a trace, by address.
 
-A trace knows storages, not variables. What a caller passes by name is noted as addresses while the tensors live; when
-the trace is read the addresses become storages. Several storages may have had one address, one after the other: a
-tensor that was there before the recording is the first of them, one that is there at its end the last.
+A trace has storages, not variables. Tensors that a caller names are recorded as addresses while they live; when the
+trace is read the addresses become storages. Several storages may have had one address, one after the other: a tensor
+from before the recording is the first of them, one that lives at its end the last.
 
-Containers are looked into without running code of their classes; parameters of modules are named as in
+Containers are searched without running code of their classes; parameters of modules are named as in
 ``named_parameters()``. PYTEST_DONT_REWRITE
 """
 
@@ -33,8 +33,8 @@ class Address(NamedTuple):
 def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:
     """Every tensor in a value: itself, in lists, tuples and dicts however deep, and the parameters of modules.
 
-    ``x``, ``xs[0]``, ``batch.mask``, ``model.layers.0.weight``; a dict without a name of its own lends its keys. Of a
-    tensor that only wraps others (``NestedTensor``) those are named, by its attributes: ``x._values``.
+    ``x``, ``xs[0]``, ``batch.mask``, ``model.layers.0.weight``; the items of a dict without a name are called by its
+    keys. Of a tensor that only wraps others (``NestedTensor``) those are named, by its attributes: ``x._values``.
     """
     pending: list[tuple[str, object]] = [(name, value)]
     seen: set[int] = set()
@@ -88,13 +88,13 @@ def addresses(name: str, value: object, *, given: bool = False) -> list[Address]
 
 
 def gradient_of(tensor: object) -> object:
-    """The gradient of a tensor as it is now; ``None`` without one, and for a tensor that is gone."""
+    """The current gradient of a tensor; ``None`` without one, and for a tensor that was freed."""
     with quiet():
         return None if tensor is None else grad(tensor)
 
 
 def with_gradients(addressed: Iterable[Address], tensors: Iterable[Any]) -> Iterator[Address]:
-    """The addresses, each followed by that of its tensor's gradient as it is now, if there is one."""
+    """The addresses, each followed by that of its tensor's current gradient, if there is one."""
     for address, tensor in zip(addressed, tensors, strict=True):
         yield address
         gradient = gradient_of(tensor)
@@ -105,8 +105,8 @@ def with_gradients(addressed: Iterable[Address], tensors: Iterable[Any]) -> Iter
 def with_results(trace: Trace, addressed: Iterable[Address]) -> Trace:
     """The trace, in which tensors named at the end have storages too when no operator took them.
 
-    The profiler numbers tensors when an operator is called with them, so of the last results of a program it knows the
-    memory only. Their numbers continue the profiler's.
+    The profiler numbers tensors when an operator is called with them, so it knows only the memory of the last results
+    of a program. They get the numbers after the profiler's.
     """
     wanted = {address.place for address in addressed if not address.given}
     events, storages = list(trace.events), list(trace.storages)
@@ -125,7 +125,7 @@ def with_results(trace: Trace, addressed: Iterable[Address]) -> Trace:
 
 
 def resolve(addressed: Iterable[Address], trace: Trace) -> tuple[Name, ...]:
-    """The storages at the addresses; those that the trace does not make were there before, whenever they were named."""
+    """The storages at the addresses; those that the trace does not make existed before, even if named at the end."""
     made = {event.storage for event in trace.events if isinstance(event, Allocation) and event.nbytes > 0}
     by_place: dict[tuple[str, int], list[Storage]] = {}
     for known in sorted(trace.storages, key=lambda storage: storage.allocation):

@@ -1,8 +1,8 @@
-"""Peak: the moment at which most memory is in use, and what for.
+"""The peak: the moment at which most memory is in use, and what it is for.
 
-The peak is shown in three ways: by category, by module, and by the line that allocated. Beside it
-stands what a recorder measured in the same window. Where both differ, the difference is itemised: memory that the
-allocator did not give, moves that the profiler missed and nobody kept. PYTEST_DONT_REWRITE
+The peak is shown by category, by module, and by the line that allocated, beside the peak that a recorder measured in
+the same window. If the two differ, the difference is itemised: memory that the allocator did not give, and changes
+without a recorded moment. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BEFORE = "(before the recording)"
 NO_MODULE = "(outside of modules)"
 FOREIGN = "memory that the allocator did not give, or gave before the recorder began"
 UNSEEN = "blocks that were freed without a recorded event"
-OLDER = "what the allocator counts beyond its blocks"
+OLDER = "memory that the allocator counts outside of its blocks"
 ELSE = "changes that only the recorder saw, without a recorded moment"
 
 
 class Held(NamedTuple):
-    """One piece of memory that is there at the peak."""
+    """One piece of memory that is live at the peak."""
 
     nbytes: int
     category: Category | None
@@ -55,7 +55,7 @@ class Held(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Bytes and pieces under one word."""
+    """Bytes and blocks of one row."""
 
     name: str
     nbytes: int
@@ -71,7 +71,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peak(InNotebook):
-    """The highest moment of one device, and what was there."""
+    """The peak of one device, and what was live."""
 
     device: str
     total: int
@@ -91,7 +91,7 @@ class Peak(InNotebook):
 
     @property
     def live(self) -> LiveSet:
-        """What was there, as blocks."""
+        """The live blocks."""
         device = Device.parse(self.device)
         blocks = tuple(
             Block(one.nbytes, one.nbytes, device, one.pointer, one.stack, preexisting=one.preexisting)
@@ -159,7 +159,7 @@ class Peak(InNotebook):
 
 
 def find_peak(timeline: Timeline, device: str | None = None, root: str | None = None) -> Peak:
-    """The highest moment of a timeline.
+    """The peak of a timeline.
 
     Args:
         timeline: of a trace.
@@ -212,7 +212,7 @@ def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[Change, 
 class _Stacks:
     """Where changes were made: by the recorder's stacks, which have lines, else by the profiler's.
 
-    Where the timeline has as many blocks at an address as the recorder gave out there, they are the same, in order.
+    If the timeline has as many blocks at an address as the recorder gave out there, they are the same, in order.
     """
 
     def __init__(self, timeline: Timeline, device: str, measured: Measured | None, places: Places) -> None:
@@ -250,7 +250,7 @@ def _held(timeline: Timeline, device: str, last: int, places: Places, stacks: _S
 def _differences(
     timeline: Timeline, place: int, total: int, held: Iterable[Held], measured: Measured
 ) -> Iterable[Difference]:
-    """What the maximum is above the measured peak for, item by item."""
+    """The reasons why the maximum differs from the measured peak, item by item."""
     if measured.peak is None or total == measured.peak:
         return
     apart = total - measured.peak

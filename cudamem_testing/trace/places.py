@@ -1,8 +1,8 @@
-"""Places: where in the program an event happened, in the words of the one who wrote it.
+"""Places: where in the program an event happened.
 
 The operator that the data flow shows, the modules around it, the annotations around it, and the line of the project
 that led there. A backward function has no modules around it: the profiler ties it to the operator of the forward pass
-that made it by a number, and so it belongs where that one ran. PYTEST_DONT_REWRITE
+that made it by a number, so its place is that of this operator. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cudamem_testing.trace.records import Operator, PythonCall, Scope, ScopeKind
 
 _OPTIMIZER = re.compile(r"Optimizer\.\w+#(.+)")
 ENGINE = "autograd::engine::"
-"""What the engine calls its own steps, around the backward functions; they repeat the numbers."""
+"""The engine's name for its steps around the backward functions, which repeat the numbers."""
 PATH = " > "
 """Between the modules of a path."""
 
 
 class Places:
-    """Answers for the events of one data flow, each worked out once.
+    """The places of the events of one data flow, each found once.
 
     Args:
         flow: the data flow.
@@ -85,7 +85,7 @@ class Places:
 
     @cached_property
     def _order(self) -> list[int]:
-        """The nodes in order of their events: the replay has them in order of time."""
+        """The nodes in order of their events; the replay has them in order of time."""
         return sorted(range(len(self._flow.nodes)), key=lambda place: self._flow.nodes[place].event)
 
     @cached_property

@@ -10,9 +10,9 @@
             loss = model(x).sum()
         profile.name(loss=loss)
 
-torch has one profiler a process. Starting a second one inside the first ends the first, so an open one is an error
-before anything starts; and ours is stopped in any case. Tensors are never kept: named ones are noted by
-address, and of those that the block may drop only weak references are held. The profiler's own result, which holds
+torch has one profiler per process. Starting a second one ends the first, so an open one is an error before anything
+starts, and ours is always stopped. Tensors are never kept: named ones are noted by address, and weak references refer
+to those that the block may drop. The profiler's own result, which holds
 those of ``vmap`` and ``jvp`` calls, is read and dropped when the recording ends. PYTEST_DONT_REWRITE
 """
 
@@ -77,9 +77,7 @@ __tracebackhide__ = hide_wrong_arguments
 
 _FLAGS = ("record_shapes", "profile_memory", "with_stack")
 _ESSENTIAL = _FLAGS[:2]
-_ENDED = (
-    "another torch profiler was started inside of the memory profile and has ended it: torch records for one at a time"
-)
+_ENDED = "another torch profiler was started inside the memory profile and ended it: torch runs one profiler at a time"
 _OPEN = (
     "a torch profiler is recording already, and a second one would end it: stop it before the memory profile starts, "
     "or analyse its own recording with from_profile(prof)"
@@ -97,14 +95,14 @@ class MemoryProfile(Expectations):
     are not recorded by torch's profiler; those of autograd are.
 
     Args:
-        collect: collect garbage before the recording ends: what reference cycles hold would be freed at a moment that
-            nobody chose, and the text would change with it. Not while a stream captures a CUDA graph.
-        tracker: recorders that account for the same span, so that the timeline holds what was there before, and what
-            the profiler misses.
+        collect: collect garbage before the recording ends. Otherwise what reference cycles hold is freed at a moment
+            that changes from run to run, and so does the text. Not while a stream captures a CUDA graph.
+        tracker: recorders that measure the same span, so that the timeline has what was live before, and what the
+            profiler misses.
         root: the project's folder, whose lines the peak shows; by default the working folder.
-        compared: whether the tracker's peak is comparable: its recorders were there before the test's first tensor.
+        compared: whether the tracker's peak is comparable: its recorders began before the test's first tensor.
         dispatched: note each call of the dispatcher, for texts of categories with ``ids="profiler"``: a mode that makes
-            operators slower (by some 10 microseconds each) and that functions of ``torch.compile`` may not like.
+            operators slower (by some 10 microseconds each) and that ``torch.compile`` may not support.
     """
 
     def __init__(
@@ -175,7 +173,7 @@ class MemoryProfile(Expectations):
             self._calls = DispatchedCalls()
             self._calls.__enter__()
         try:
-            profiler_keeps_callers()  # found out before anything is recorded
+            profiler_keeps_callers()  # an error before anything is recorded
             profiler.__enter__()
         except BaseException as error:
             self._end_calls()
@@ -194,7 +192,7 @@ class MemoryProfile(Expectations):
         """Stop recording, also after an error.
 
         Raises:
-            RuntimeError: when another profiler was started meanwhile: torch has one, and it took over.
+            RuntimeError: when another profiler was started meanwhile, which ends this one.
         """
         profiler, self._profiler = self._profiler, None
         whole = profiler_is_running()
@@ -293,7 +291,7 @@ class MemoryProfile(Expectations):
         return self._categories
 
     def timeline(self) -> Timeline:
-        """What memory holds at every moment, in bytes by category."""
+        """The memory in use at every moment, in bytes by category."""
         if self._timeline is None:
             measured = () if self._measurement is None else self._measurement.results
             self._timeline = timeline(self.categories(), measured)
@@ -304,7 +302,7 @@ class MemoryProfile(Expectations):
         return self.timeline().plot(path, device, title)
 
     def peak(self, device: str | None = None) -> Peak:
-        """The moment at which most memory is in use, and what for.
+        """The moment at which most memory is in use, and what it is for.
 
         Args:
             device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
@@ -315,7 +313,7 @@ class MemoryProfile(Expectations):
         return find_peak(self.timeline(), device, self._root)
 
     def explain(self, window: Window) -> tuple[str, ...]:
-        """What a window's peak was for, as a table, if it was reached while this was recorded; else no lines."""
+        """A table of what a window's peak was for, if this recording contains it; else no lines."""
         if self._trace is None:
             return ()
         measured = self._measurement.results if self._measurement is not None else ()
@@ -323,7 +321,7 @@ class MemoryProfile(Expectations):
         return self.peak(str(window.device)).category_lines() if here else ()
 
     def _add_purposes(self, error: OverBudget) -> None:
-        """A budget inside the recording was broken: say what the memory was for. Before Python 3.11 nobody hears it."""
+        """Add to the error of a broken budget what the memory was for; not before Python 3.11, which has no notes."""
         devices = {str(one.device): None for one in error.findings if _breaks_peak(one)}
         add_note = getattr(error, "add_note", None)
         if add_note is not None:
@@ -376,7 +374,7 @@ def _breaks_peak(finding: Finding) -> bool:
 
 
 def memory_profile(function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any) -> MemoryProfile:
-    """Record one call of a function; or a block, when no function is given: a ``MemoryProfile`` is to be entered then.
+    """Record one call of a function; without a function, return a ``MemoryProfile`` that records a ``with`` block.
 
     ``profile = memory_profile(step, model=model)`` or ``with memory_profile() as profile:``. Without a function, other
     arguments are those of :class:`MemoryProfile`, which can also be called: ``memory_profile(dispatched=True)(step)``.
@@ -397,7 +395,7 @@ def from_profile(prof: Any) -> MemoryProfile:
         prof: a stopped ``torch.profiler.profile`` or ``torch.autograd.profiler.profile``.
 
     Raises:
-        ValueError: when it was recorded without shapes or memory; the message names every missing flag.
+        ValueError: when it was recorded without shapes or memory; the message names each missing flag.
         RuntimeError: when it has not stopped.
     """
     missing = tuple(f"{flag}=True" for flag in _FLAGS if not getattr(prof, flag, False))
@@ -405,7 +403,7 @@ def from_profile(prof: Any) -> MemoryProfile:
         raise ValueError(f"{', '.join(missing)} required for memory profiling.")
     results = finished_results(prof)
     if results is None:
-        raise RuntimeError("the profile has nothing recorded: leave its with block, or call stop(), first")
+        raise RuntimeError("the profile has recorded nothing: leave its with block, or call stop(), first")
     profile = MemoryProfile()
     profile._trace = read_events(event_tree(results), missing=missing)
     return profile

@@ -1,16 +1,15 @@
-"""The reader: one pass over the profiler's event tree, every field of every event asked for once.
+"""The reader: one pass over the profiler's event tree that reads each field of each event once.
 
 The profiler hands out its events as C++ objects; each attribute read crosses into C++ and builds a new Python object,
-0.3 to 2 microseconds a time. That, and not the analysis, is what limits the speed of everything built on a profile.
-So the reader
+0.3 to 2 microseconds each. This limits the speed of all that uses a profile, not the analysis. So the reader
 
 * goes down the tree once, with its own stack (deep models would exhaust Python's), in depth-first order;
-* tells events apart by the class of their fields and skips what the class makes certain: an allocation has no
-  children, a call seen before under one :class:`~.records.Signature` has the same role;
-* looks a tensor's storage up by its allocation number, which is unique in a trace, and asks for the rest (address,
-  device, extent) only until the allocator has told the size;
-* hands the scopes down (:class:`~.records.Scope`): modules and backward functions;
-* leaves plain tuples behind, so that the profiler's result can be dropped.
+* distinguishes events by the class of their fields and skips what follows from the class: an allocation has no
+  children, a call with a known :class:`~.records.Signature` has the same role;
+* finds a tensor's storage by its allocation number, which is unique in a trace, and reads the rest (address, device,
+  extent) only until an event of the allocator shows the size;
+* passes the scopes down (:class:`~.records.Scope`): modules and backward functions;
+* makes plain tuples, so that the profiler's result can be dropped.
 
 Tensors without memory (no elements, meta, sparse) have no address and therefore no storage; for the schemas they are
 arguments that were not recorded. PYTEST_DONT_REWRITE
@@ -49,8 +48,8 @@ _UNRECORDED = (bool, int, float, complex, str, _NOTHING)
 def read_events(roots: Sequence[Any], types: EventTypes | None = None, missing: Iterable[str] = ()) -> Trace:
     """Read a forest of profiler events.
 
-    Events of kinds that say nothing about memory are left out, their children are not: these hang below the next
-    recorded event above.
+    Events of kinds that say nothing about memory are left out; their children belong to the next event above that is
+    kept.
 
     Args:
         roots: what ``experimental_event_tree()`` returned.
@@ -89,7 +88,7 @@ class _Reader:
             types.builtin_call,
         )
         number_of, storages = self._thread_numbers, self._storages
-        record = tuple.__new__  # what the records' own constructors call, at half the time
+        record = tuple.__new__  # what the records' own constructors call, in half the time
         stack: list[tuple[Any, int, Scope]] = [(root, -1, self._thread(root.start_tid)) for root in roots][::-1]
         while stack:
             event, parent, scope = stack.pop()
@@ -131,7 +130,7 @@ class _Reader:
                 stack.extend([(child, index, scope) for child in children])
 
     def finish(self, missing: tuple[str, ...]) -> Trace:
-        """The trace; where each subtree stops is found on the way back, from the last event to the first."""
+        """The trace; the end of each subtree is found in a pass from the last event to the first."""
         stops = array("q", range(1, len(self._events) + 1))
         for index in range(len(stops) - 1, -1, -1):
             parent = self._parents[index]
@@ -141,7 +140,7 @@ class _Reader:
         if refusals := sum(type(event) is OutOfMemory for event in self._events):
             notes.append(f"an allocator ran out of memory {refusals} times")
         if unseen := self._storages.unseen_frees:
-            notes.append(f"{unseen} frees were not recorded: of other threads, or of what was there before")
+            notes.append(f"{unseen} frees were not recorded: of other threads, or of memory from before the recording")
         return Trace(
             tuple(self._events),
             self._parents,
@@ -206,14 +205,14 @@ class _Reader:
             if argument is None:
                 types[place] = _NOTHING
             elif isinstance(argument, tuple) and len(argument) < len(inputs[place]):
-                types[place] = object  # a list of who knows what fits no schema
+                types[place] = object  # a list of other objects fits no schema
                 kept.append(argument)
             else:
                 kept.append(argument)
         return tuple(kept), self._signature(signature.name, tuple(types), scope)
 
     def _signature(self, name: str, types: tuple[type, ...], scope: Any) -> Signature:
-        """The signature of a call; where there are no arguments a name says too little, and each role has its own."""
+        """The signature of a call; one without arguments differs by role, because its name is not enough."""
         number = int(scope)
         role = self._roles.get(number) or self._roles.setdefault(number, str(scope.name))
         key = (name, types) if types else (f"{role} {name}", types)
@@ -230,8 +229,8 @@ class _Reader:
     def _owner(self, fields: Any, start: int) -> Owner | None:
         """The module or optimizer of a Python call.
 
-        The profiler gives storages only to the first record of an object; which one that is can be known only when a
-        storage turns up, so an owner is asked again until one does.
+        The profiler gives storages only to the first record of an object. Which one that is shows only when a storage
+        appears, so an owner is read again until one does.
         """
         if (module := fields.module) is not None:
             identity = module.self_ptr
@@ -285,19 +284,19 @@ class _Reader:
 
 
 class _Storages:
-    """The storages met so far, and what is known of their sizes.
+    """The storages so far, and their sizes as far as they are known.
 
-    The allocator tells the size of what it gives out or takes back. Of a storage that outlives the recording at both
-    ends only tensors tell, so those are measured: each tensor object once (``impl_ptr``), as it is mostly parameters
-    that come by again and again. Another object at the same address can only be a view, which is not larger than the
-    tensor it was cut from; operators that enlarge a tensor in place end this economy (``look_again``).
+    Events of the allocator have the size of what it gives out or takes back. A storage that exists before and after the
+    recording has none, so its tensors are measured: each tensor object once (``impl_ptr``), as most of them are
+    parameters, which appear again and again. Another object at the same address can only be a view, which is not larger
+    than its base; after an operator that enlarges a tensor in place all are measured again (``look_again``).
 
     The profiler misses frees: those of other threads, and on the CPU those of what was allocated before the recording.
-    The next tensor at the address then gets the same number. Memory that is given out at a later time than the number
-    was first seen is therefore another storage, from there on.
+    The next tensor at the address then gets the same number. Memory that is given out after the number was first seen
+    is therefore another storage.
 
-    All tensors without memory have one address to the profiler, so whatever begins empty and grows (``torch.arange``,
-    on a card an embedding) gets one tensor number with all others that did (``shared_numbers``).
+    The profiler sees one address for all tensors without memory, so tensors that begin empty and grow
+    (``torch.arange``, on a card an embedding) share one tensor number (``shared_numbers``).
     """
 
     def __init__(self) -> None:
@@ -336,7 +335,7 @@ class _Storages:
         return storage
 
     def allocation(self, fields: Any, start: int, thread: int, scope: Scope) -> Allocation:
-        """The record of an allocator's event; what it says about a storage's size is final."""
+        """The record of an allocator's event; its size of a storage is final."""
         nbytes, pointer, allocation = fields.alloc_size, fields.ptr, fields.allocation_id
         storage = self._by_allocation.get(allocation)
         if storage is not None and nbytes > 0 and start > self._since[storage.index]:
@@ -354,7 +353,7 @@ class _Storages:
                 if storage.dtype is not None:
                     self.settled[allocation] = storage
                 else:
-                    self.settled.pop(allocation, None)  # the storage that was there before
+                    self.settled.pop(allocation, None)  # the earlier storage at the address
             elif storage.nbytes != abs(nbytes):
                 self.notes.append(
                     f"storage {storage.index} ({device}) was {storage.nbytes} bytes long, then {abs(nbytes)}"
@@ -374,8 +373,8 @@ class _Storages:
 def _python_name(event: Any, fields: Any, owner: Owner | None) -> str:
     """A Python function as the profiler spells those that are no module's: ``model.py(12): forward``.
 
-    The profiler points at a function's name without keeping it: of code that is gone, such as the body of a module that
-    was imported meanwhile, it reads whatever lies there now.
+    The profiler points at a function's name without keeping it alive: for code that was freed, such as the body of a
+    module that was imported meanwhile, it reads what is at that address now.
     """
     try:
         if owner is None:

@@ -1,4 +1,4 @@
-"""Reading a recorded text back into its rows: what :func:`.text.layout` wrote, of a data flow or of categories.
+"""Reads a recorded text of a data flow or of categories back into its rows, as :func:`.text.layout` wrote it.
 
 PYTEST_DONT_REWRITE
 """
@@ -29,14 +29,14 @@ def detail_of(text: str | None) -> Detail:
 
 
 class Tensor(NamedTuple):
-    """A tensor in a row: ``T3`` and what stands behind it, such as ``(v1*)`` or `` (GRADIENT)``."""
+    """A tensor in a row: ``T3`` and what follows, such as ``(v1*)`` or `` (GRADIENT)``."""
 
     name: str
     more: str
 
     @classmethod
     def read(cls, label: str) -> Tensor:
-        """Of a label that begins with a number."""
+        """Read a label that begins with a number."""
         match = _LABEL.match(label)
         return cls(label, "") if match is None else cls(match[1], match[2])
 
@@ -49,7 +49,7 @@ class Recorded(NamedTuple):
 
 
 def read_text(text: str) -> Recorded | None:
-    """The names and rows of a text; ``None`` where a line is none that these texts have."""
+    """The names and rows of a text; ``None`` if a line is not of such a text."""
     try:
         return _read(text)
     except _OtherTextError:
@@ -90,4 +90,4 @@ def _labels(cell: str) -> tuple[str, ...]:
 
 
 class _OtherTextError(ValueError):
-    """A line that these texts do not have."""
+    """A line that is not of such a text."""

@@ -1,9 +1,9 @@
-"""What one pass over the profiler's events leaves behind: plain records, in one flat list.
+"""What one pass over the profiler's events makes: plain records, in one flat list.
 
-The profiler's own tree is a forest of C++ objects whose attributes take a microsecond for each access. The reader
-asks each of them once and keeps what it heard as tuples. The tree itself survives as two columns of integers beside
-the list: events lie in *depth-first order*, so the subtree of event ``i`` is simply the slice ``events[i:stops[i]]``,
-and its parent is ``parents[i]``. Walking a subtree is slicing; skipping it is one jump.
+The profiler's own tree is a forest of C++ objects whose attributes take a microsecond for each access. The reader reads
+each of them once and keeps tuples. The tree itself is kept as two columns of integers beside the list: events are in
+*depth-first order*, so the subtree of event ``i`` is the slice ``events[i:stops[i]]``, and its parent is
+``parents[i]``.
 
 Times are nanoseconds on the profiler's clock, sizes are bytes, devices are spelt as torch spells them (``cpu``,
 ``cuda:0``). Threads are numbered by first appearance, because a thread's id differs from run to run.
@@ -27,13 +27,13 @@ from ..model.stacks import RawFrame
 class Storage:
     """One allocation that tensors live in; every view of it is the same storage. Written ``T3`` in texts.
 
-    The profiler tells storages apart that followed each other at one address (``allocation``), and finds out which of
+    The profiler distinguishes storages that followed each other at one address (``allocation``), and finds which of
     them were the same tensor one after the other, as when ``x.data`` is replaced (``number``). Compared by identity.
-    The reader raises ``nbytes`` while it reads; afterwards nothing changes.
+    The reader increases ``nbytes`` while it reads; afterwards nothing changes.
     """
 
     index: int
-    """Place in :attr:`Trace.storages`."""
+    """Index in :attr:`Trace.storages`."""
     number: int
     """The profiler's tensor number, as its own texts print it."""
     allocation: int
@@ -67,10 +67,10 @@ class ScopeKind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """What was going on around an event: a chain from the innermost scope out to its thread.
+    """The scopes around an event: a chain from the innermost one out to its thread.
 
-    The reader hands it down the tree, so that asking whether something was in the backward pass, or in which module,
-    costs no second walk. An event that opens a scope is in it itself. Events of one scope share one object.
+    The reader passes it down the tree, so that it takes no second walk to find whether something was in the backward
+    pass, or in which module. An event that opens a scope is inside it. Events of one scope share one object.
     """
 
     kind: ScopeKind
@@ -99,16 +99,16 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """All calls of one name with the same types of arguments share one signature; few of them make a trace.
+    """The signature that all calls of one name with the same types of arguments share; a trace has few of them.
 
-    ``record_function`` annotations, backward functions and operators all reach the profiler in the same way. Which is
-    which shows in ``role`` and in whether a schema fits (:mod:`.schemas`).
+    ``record_function`` annotations, backward functions and operators all reach the profiler in the same way. ``role``
+    and whether a schema fits (:mod:`.schemas`) distinguish them.
     """
 
     name: str
     types: tuple[type, ...]
     """The Python type of each argument; ``Storage`` for a tensor, ``list`` for a list of tensors, ``NoneType`` for
-    whatever the profiler does not record."""
+    types that the profiler does not record."""
     places: tuple[int, ...]
     """Which of the arguments are tensors or lists of tensors."""
     role: str
@@ -128,8 +128,8 @@ class Signature:
 class Region(NamedTuple):
     """The span of an annotation: ``record_function``, an optimizer's step.
 
-    Regions are no scopes, because the profiler's tree does not show what is inside them: an annotation is opened by a
-    Python function that returns at once, and counts as this function's child. What is inside shows in the times.
+    Regions are not scopes, because the profiler's tree does not show what is inside them: an annotation is opened by a
+    Python function that returns at once, and is this function's child. Times show what is inside.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Region(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """A call that torch's dispatcher, its autograd engine or an annotation announced."""
+    """A call that torch's dispatcher, its autograd engine or an annotation recorded."""
 
     start: int
     end: int
@@ -152,7 +152,7 @@ class Operator(NamedTuple):
     arguments: tuple[Argument, ...]
     """Those that are tensors or lists of tensors, at ``signature.places``."""
     sequence: int
-    """Ties a backward function to the operator of the forward pass that made it; -1 without one."""
+    """The number that a backward function shares with the operator of the forward pass that made it; -1 without one."""
 
     @property
     def name(self) -> str:
@@ -177,7 +177,7 @@ class Allocation(NamedTuple):
 
 
 class OutOfMemory(NamedTuple):
-    """An allocator had to refuse."""
+    """An allocator ran out of memory."""
 
     start: int
     thread: int
@@ -187,7 +187,7 @@ class OutOfMemory(NamedTuple):
 class Parameter(NamedTuple):
     """A parameter as the profiler's Python tracer found it on the *first* call of its owner.
 
-    The tracer keeps what it saw then: a gradient replaced later is not noticed.
+    The tracer keeps what it saw then: it misses a gradient that is replaced later.
     """
 
     name: str
@@ -247,7 +247,7 @@ def _region_order(region: Region) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Everything that was read, and the reading's own doubts.
+    """Everything that was read, and what is doubtful in it.
 
     ``events[i:stops[i]]`` is the subtree of event ``i``; ``parents[i]`` is -1 for a root.
     """
@@ -268,11 +268,11 @@ class Trace:
     shared_numbers: frozenset[int] = frozenset()
     """Tensor numbers of the profiler that stand for many tensors: those that began without memory."""
     dispatched: tuple[Dispatched, ...] | None = None
-    """The calls of the dispatcher, in the order in which they ended; ``None`` where they were not asked for."""
+    """The calls of the dispatcher, in the order in which they ended; ``None`` if they were not requested."""
     gradients: tuple[Storage, ...] = ()
-    """What the process itself showed to be gradients (:mod:`.witnesses`)."""
+    """Gradients that were read from the objects themselves (:mod:`.witnesses`)."""
     states: tuple[Storage, ...] = ()
-    """The same of the state of optimizers."""
+    """The state of optimizers, read in the same way."""
     modules: Mapping[int, str] = field(default_factory=dict)
     """Paths of modules that have a name, by :attr:`Owner.identity`: ``model.h.0.attn``."""
 
@@ -290,7 +290,7 @@ class Trace:
     def regions_at(self, time: int, thread: int) -> tuple[Region, ...]:
         """The regions that were open at a time, from the outside in.
 
-        A thread without regions of its own works for the main one: autograd's threads do what ``backward()`` asks.
+        A thread without own regions works for the main one: autograd's threads do what ``backward()`` asks.
         """
         place = bisect_right(self.regions, (thread, time), key=_region_order) - 1
         if thread != self.main and (place < 0 or self.regions[place].thread != thread):
@@ -307,8 +307,8 @@ class Trace:
     def stack(self, index: int) -> Iterator[RawFrame]:
         """File, line and function of the Python functions that led to an event, from the inside out.
 
-        The line is known for calls of functions; operators behind Python's own syntax (``a * b``) leave no call, and
-        for these it is 0.
+        The line is known for calls of functions. Operators of Python's syntax (``a * b``) are not calls: their line is
+        0.
         """
         line = 0
         for place in (index, *self.ancestors(index)):

@@ -1,12 +1,13 @@
-"""Which arguments an operator writes: asked from the schemas of all overloads that fit.
+"""Finds which arguments an operator writes, from the schemas of all overloads that fit.
 
 The profiler records an operator's name and arguments, but not the overload that ran. So every overload registered
-under the name is held against the recorded types, and all that fit are believed: an argument may be written if any of
-them writes it. Nearly always exactly one fits. What fits none is no operator of the dispatcher, but an annotation, a
-backward function or an operator called in a way that the profiler could not record; of its arguments nothing is known.
+under the name is compared with the recorded types, and all that fit count: an argument may be written if any of them
+writes it. Nearly always exactly one fits. A call that fits none is not an operator of the dispatcher, but an
+annotation, a backward function or an operator called in a way that the profiler could not record; nothing is known of
+its arguments.
 
 The profiler records tensors, lists of tensors and scalars. Anything else (sizes, devices, strings, lists of optional
-tensors) arrives as nothing, and an argument of such a type fits only nothing. PYTEST_DONT_REWRITE
+tensors) is recorded as nothing, and an argument of such a type fits only that. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NOTHING = type(None)
 
 
 READ, WRITTEN, UNKNOWN = 1, 2, 4
-"""How a call takes an argument: known not to write it, known that it may, or nothing known. Flags, to be added up."""
+"""How a call takes an argument: it does not write it, may write it, or nothing is known. Flags, to be combined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Effect:
 
 
 class Effects(dict[Signature, Effect]):
-    """Effects by signature, found when first asked for: a look-up in torch's registry takes 100 microseconds."""
+    """Effects by signature, found on first use: a look-up in torch's registry takes 100 microseconds."""
 
     def __missing__(self, signature: Signature) -> Effect:
         effect = self[signature] = effect_of(signature)
@@ -45,7 +46,7 @@ class Effects(dict[Signature, Effect]):
 
 
 def effect_of(signature: Signature) -> Effect:
-    """Hold a signature against every overload of its name."""
+    """Compare a signature with every overload of its name."""
     fitting = [schema for schema in operator_schemas(signature.name) if _fits(schema, signature)]
     if not fitting:
         return Effect(False, (UNKNOWN,) * len(signature.places))

@@ -1,7 +1,7 @@
-"""Series: the timeline of one device as columns of bytes, one a category, for pictures, pages and questions.
+"""Series: the timeline of one device as columns of bytes, one for each category, for pictures, pages and queries.
 
-One sample follows every change, so that no peak falls between two samples. Where fewer are wanted (a picture is a
-thousand dots wide), the samples are thinned so that the highest of each stretch stays. PYTEST_DONT_REWRITE
+There is a sample after every change, so that no peak is between two samples. Where fewer are needed (a picture is a
+thousand pixels wide), the samples are thinned so that the highest of each stretch stays. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Span(NamedTuple):
     start: int
     end: int
     depth: int = 0
-    """How many stretches are around it."""
+    """The number of stretches around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Series:
 
     device: str
     times: array[int]
-    """Nanoseconds since the start of the timeline; 0 for what was there before."""
+    """Nanoseconds since the start of the timeline; 0 for what existed before."""
     sizes: Mapping[str, array[int]]
     """By category: bytes at each time."""
     totals: array[int]
@@ -50,7 +50,7 @@ class Series:
 
     @property
     def peak(self) -> int:
-        """The place of the highest total, the first of equals; -1 without samples."""
+        """The index of the highest total, the first of equals; -1 without samples."""
         return self.totals.index(max(self.totals)) if self.totals else -1
 
     def at(self, place: int) -> dict[str, int]:
@@ -58,14 +58,14 @@ class Series:
         return {name: column[place] for name, column in self.sizes.items() if column[place]}
 
     def highest(self, start: int, end: int) -> int:
-        """The place of the highest total from one time to another, with what is there when it begins; -1 for none."""
+        """The index of the highest total from one time to another, including what exists at its start; -1 for none."""
         first = max(bisect_right(self.times, max(start, 0)) - 1, 0)
         last = max(bisect_left(self.times, end), first + 1)
         span = self.totals[first:last]
         return first + span.index(max(span)) if span else -1
 
     def thinned(self, most: int = 2000) -> Series:
-        """About so many samples: of each stretch of equally many the first and the highest one, and always the last."""
+        """About as many samples as given: the first and the highest of each of equal stretches, and always the last."""
         count = len(self.times)
         if count <= most:
             return self

@@ -1,4 +1,4 @@
-"""Data flow as text: a row a node, ``operator  inputs  ->  outputs``.
+"""Data flow as text: a row for each node, ``operator  inputs  ->  outputs``.
 
 ::
 
@@ -15,11 +15,11 @@
 touch nothing that is shown have no row.
 
 That is ``detail="full"``. With ``detail="operators"`` a row is an operator that makes or changes a tensor: views, frees
-and what autograd only hands on have none, and tensors stand without versions. With ``detail="modules"`` a row is a
-module and a phase (:mod:`.module_text`).
+and gradients that autograd only passes on have none, and tensors are shown without versions. With ``detail="modules"``
+a row is a module and a phase (:mod:`.module_text`).
 
-The text is made to be compared: it holds no addresses, times or paths, numbers are given by first use among what is
-shown, operands stand in the order of the operator's arguments, and lists longer than a column go on in the next line.
+The text is made to be compared: it has no addresses, times or paths, numbers are given by first use among what is
+shown, operands are in the order of the operator's arguments, and lists longer than a column continue in the next line.
 ``ids="profiler"`` is another dialect, that of torch's own tests: the profiler's numbers in ascending order, columns of
 fixed width that long rows break, so that texts written for those tests can be used here as they are.
 PYTEST_DONT_REWRITE
@@ -46,16 +46,16 @@ __tracebackhide__ = hide_wrong_arguments
 NAME_COLUMN, INPUT_COLUMN, LABEL_COLUMN = 25, 15, 8
 """Least widths, of operators, of inputs and of the names above."""
 LIST_WIDTH = 48
-"""Where a list of tensors goes on in the next line."""
+"""Where a list of tensors continues in the next line."""
 RULE_WIDTH = 80
-"""Of the line that names a region."""
+"""The width of the line that names a region."""
 TORCH_RULE_WIDTH = 105
 """The same in torch's tests of categories."""
 
 
 DETAILS = ("operators", "full", "modules")
 Detail: TypeAlias = Literal["operators", "full", "modules"]
-"""How much a text shows."""
+"""The kinds of detail of a text."""
 
 
 GRADIENT = ".grad"
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a text shows: its names with what they stand for, its rows, and the node of each row."""
+    """What a text shows: its names with their tensors, its rows, and the node of each row."""
 
     heads: list[tuple[str, str]]
     rows: list[Row]
@@ -89,7 +89,7 @@ class Options:
         min_bytes: leave out storages smaller than this, except those with a name; an ``int`` or a size as ``"4KiB"``.
         include: show only operators of these names, ``[memory]`` being one; ``*`` and ``?`` as in file names.
         exclude: do not show operators of these names.
-        regions: name the annotations (``record_function``, optimizer steps) around the rows in lines of their own.
+        regions: name the annotations (``record_function``, optimizer steps) around the rows, in separate lines.
         frees: show what is freed; otherwise rows that only free disappear, and so does the ``*``.
         device_aliases: give families of operators that differ by device one name and one row (:mod:`.aliases`).
         sizes: show the size of each tensor that is made, as ``64.0 KiB``.
@@ -165,13 +165,13 @@ def shown(flow: DataFlow, options: Options) -> Shown:
 def select_nodes(
     nodes: Iterable[Node], include: str | Iterable[str] | None, exclude: str | Iterable[str]
 ) -> Sequence[Node]:
-    """The nodes of the names that were asked for."""
+    """The nodes whose names the options select."""
     is_wanted = name_filter(include, exclude)
     return [node for node in nodes if is_wanted(node.name)]
 
 
 def name_filter(include: str | Iterable[str] | None, exclude: str | Iterable[str]) -> Callable[[str], bool]:
-    """Whether an operator of a name was asked for."""
+    """Whether the options select an operator of some name."""
     wanted = None if include is None else _patterns(include)
     unwanted = _patterns(exclude)
     return lambda name: (wanted is None or _matches(name, wanted)) and not _matches(name, unwanted)
@@ -182,7 +182,7 @@ def _patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern fits a name, as the trace or as the text has it; ``[memory]`` stands for itself."""
+    """Whether a pattern fits a name, as the trace or as the text has it; ``[memory]`` is no pattern."""
     return any(
         pattern == spelt or fnmatchcase(spelt, pattern) for pattern in patterns for spelt in (name, short_name(name))
     )
@@ -262,7 +262,7 @@ def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Stor
 
 
 def layout(heads: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
-    """Our layout: names and what they stand for, then columns as wide as their longest cell, long lists wrapped."""
+    """Our layout: names and their tensors, then columns as wide as their longest cell, long lists wrapped."""
     heads = [(one_line(name), meaning) for name, meaning in heads]
     label = max([LABEL_COLUMN, *(len(name) + 1 for name, _ in heads)])
     lines = [f"{name + ':':<{label}} {meaning}" for name, meaning in heads]
@@ -287,7 +287,7 @@ def _number(name: Name, numbers: dict[Storage, int]) -> str:
 
 
 def region_line(previous: tuple[str, ...], current: tuple[str, ...]) -> list[str]:
-    """A line that names the region that begins; none where it goes on."""
+    """A line that names the region that begins; none where it continues."""
     if previous == current:
         return []
     return [f"-- {one_line(' / '.join(current)) or '(no region)'} ".ljust(RULE_WIDTH, "-")]

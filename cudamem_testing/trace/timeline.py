@@ -1,18 +1,19 @@
-"""Timeline: what memory holds at every moment, in bytes by category.
+"""Timeline: the memory in use at every moment, in bytes by category.
 
-The allocator's events give and take; writes of the data flow turn one category into another. Put in order of time they
-are the timeline. Four things can happen:
+The timeline has the allocator's events and the writes of the data flow, which may change a category, in order of time.
+There are four kinds of changes:
 
-* ``PREEXISTING``: it was there when the recording began. Time is -1.
-* ``CREATE``: it is given out.
-* ``INCREMENT_VERSION``: its contents change, and with them perhaps what it is for. Nothing is given or taken.
-* ``DESTROY``: it is taken back.
+* ``PREEXISTING``: memory existed when the recording began. Time is -1.
+* ``CREATE``: it is allocated.
+* ``INCREMENT_VERSION``: its contents change, and perhaps its category. Nothing is allocated or freed.
+* ``DESTROY``: it is freed.
 
-Of what was there before, a profile knows only the tensors that the program touches. A recorder knows all of it, and
-with it what the profiler misses: frees of older blocks on the CPU, and whatever other threads do (:mod:`.measured`).
+A profile shows earlier memory only where the program touches its tensors. A recorder has all of it, and what the
+profiler misses: frees of older blocks on the CPU, and the memory of other threads (:mod:`.measured`).
 
-The timeline never contradicts itself, even if the profile does: what is freed existed, with the same size. An
-address given out twice was taken back in between, unseen; that is when it counts as destroyed. PYTEST_DONT_REWRITE
+The timeline never contradicts itself, even if the profile does: what is freed existed, with the same size. An address
+that is allocated twice was freed in between, without an event; it counts as freed when it is allocated again.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Timeline(InNotebook):
         return min([first, *(region.start for region in self.categories.flow.trace.regions)])
 
     def maximum(self, device: str) -> tuple[int, int]:
-        """The place of the first change after which most is there on a device, and how many bytes."""
+        """The index of the first change after which a device has most memory in use, and how many bytes."""
         total = highest = 0
         found = -1
         for place, (_, action, here, nbytes, *_) in enumerate(self.changes):
@@ -73,7 +74,7 @@ class Timeline(InNotebook):
         return found, highest
 
     def choose(self, device: str | None = None) -> str:
-        """The device that is meant: with none named the accelerator with the highest peak, else the CPU.
+        """The selected device; by default the accelerator with the highest peak, else the CPU.
 
         Raises:
             ValueError: when nothing happened on the device.
@@ -95,7 +96,7 @@ class Timeline(InNotebook):
         return self._series(self.choose(device))
 
     def touched(self) -> Timeline:
-        """The same without memory that was there before and in which no operator of the recording saw a tensor.
+        """The same without memory that existed before and in which no operator of the recording saw a tensor.
 
         Much of it is what other tests and their fixtures keep, so it depends on which of them ran.
         """
@@ -144,7 +145,7 @@ def timeline(categories: Categories, measured: Iterable[Measured] = ()) -> Timel
 
     Args:
         categories: of its data flow.
-        measured: what a recorder saw, by device; without it, what was there before and never touched is unknown.
+        measured: what a recorder saw, by device; without it, earlier memory that was never touched is unknown.
     """
     measured = tuple(measured)
     with CollectorPaused():
@@ -154,7 +155,7 @@ def timeline(categories: Categories, measured: Iterable[Measured] = ()) -> Timel
 
 
 class _Ledger:
-    """What lives where while the moves pass by."""
+    """The live storages at each address, while the moves are replayed."""
 
     def __init__(self, categories: Categories, measured: tuple[Measured, ...]) -> None:
         self._categories = categories
@@ -176,7 +177,7 @@ class _Ledger:
         return self._changes
 
     def _moves(self) -> list[Move]:
-        """What allocators gave and took, in order of time."""
+        """What allocators gave out and took back, in order of time."""
         moves: list[Move] = []
         record = tuple.__new__
         for index, event in enumerate(self._trace.events):
@@ -230,7 +231,7 @@ class _Ledger:
                     self._enter(Action.PREEXISTING, BEFORE, (device, pointer), nbytes, None, -1)
 
     def _first_use(self, storage: Storage) -> int:
-        """When a storage turned up that was given out unseen, at an address where another one had been."""
+        """The time of a storage that was given out without an event, at an address where another one had been."""
         nodes = self._categories.flow.nodes
         return next((node.start for node in nodes for use in node.uses if use.storage is storage), BEFORE)
 

@@ -6,8 +6,8 @@
     everything    107         13          59
       forward      96 ...
 
-Sizes are rounded to a unit of choice, so that the text stays the same when a small tensor comes or goes, and on another
-processor. What the rounding leaves nothing of has no column. PYTEST_DONT_REWRITE
+Sizes are rounded to a unit, so that the text stays the same when a small tensor is added or removed, and on another
+processor. A category that is 0 everywhere after rounding has no column. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD = re.compile(r"\s*(\w+) on \S+ +peak\b")
 
 
 def unit_of(text: str | None) -> str | None:
-    """The unit that a table was recorded in; ``None`` where it is none."""
+    """The unit in which a table was recorded; ``None`` for another text."""
     match = None if text is None else _HEAD.match(text)
     return None if match is None else match[1]
 
@@ -49,14 +49,18 @@ def render_timeline(
 ) -> str:
     """The table of one device: memory that the recording allocates, and older memory that its operators use.
 
-    Args: timeline: of a trace. device: any spelling of one; by default the accelerator with the highest peak, else the
-    CPU. by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules. depth: how many
-    levels of regions or modules inside each other have rows. unit: the unit that sizes are rounded to and shown in:
-    ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the largest of MiB, KiB and B in which the peak has at least two
-    digits. min_bytes: leave out regions and modules whose peak is smaller than this.
+    Args:
+        timeline: of a trace.
+        device: any spelling of one; by default the accelerator with the highest peak, else the CPU.
+        by: what has a row: annotations (``record_function``, optimizer steps), or calls of modules.
+        depth: how many levels of nested regions or modules have rows.
+        unit: the unit that sizes are rounded to and shown in: ``MiB``, ``KiB``, ``B``, ``MB``, ... By default the
+            largest of MiB, KiB and B in which the peak has at least two digits.
+        min_bytes: leave out regions and modules whose peak is smaller than this.
 
     Raises:
-        ValueError: for an option that is not known, a device on which nothing happened, or a unit in which all is 0.
+        ValueError: for an option that is not known, a device on which nothing happened, or a unit in which every number
+            is 0.
     """
     if by not in get_args(By):
         raise ValueError(f"by={by!r} is not known: write by='region' or by='module'")

@@ -1,8 +1,8 @@
-"""What the process shows of tensors, where torch's profiler looks at too little.
+"""Reads from optimizers and gradients what torch's profiler does not record of them.
 
 The profiler notes the tensors that an optimizer has for each parameter, not those in lists and tables of it (L-BFGS
-keeps its history so), and the gradient of a parameter only where it has a storage of its own, which a sparse one has
-not. Both are read from the objects themselves, before and after a recording: from optimizers among the arguments of the
+keeps its history so), and the gradient of a parameter only where it has its own storage, which a sparse one does not.
+Both are read from the objects themselves, before and after a recording: from optimizers among the arguments of the
 function that is recorded, and those that the function itself refers to. PYTEST_DONT_REWRITE
 """
 
@@ -26,7 +26,7 @@ _FUNCTIONS = 2
 def optimizers_in(*values: object) -> Iterator[Any]:
     """Optimizers among some values, in lists, tuples and dicts of them, and those that functions among them use.
 
-    Of a function that another one uses only what it names itself is looked at, so that no library is walked through.
+    A function that another one uses is searched only for what it names itself, so that no library is searched.
     """
     pending: list[tuple[object, int]] = [(value, _FUNCTIONS) for value in values]
     seen: set[int] = set()

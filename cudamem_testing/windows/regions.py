@@ -13,7 +13,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import type_name
+from cudamem_testing.static import is_a, type_name
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.readings import Readings
 from cudamem_testing.windows.tracker import Span, Tracker
@@ -61,6 +61,12 @@ class Judged(AssertionError):  # noqa: N818 - the base of verdicts
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__(texts(findings))
         self.findings = tuple(findings)
+
+
+def not_in(error: BaseException | None, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings that an error does not show."""
+    shown = error.findings if is_a(error, Judged) else ()
+    return [finding for finding in findings if finding not in shown]
 
 
 class OverBudget(Judged):

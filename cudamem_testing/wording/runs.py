@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
@@ -45,3 +47,10 @@ def unmeasurable(error: Exception) -> str:
         f"memory cannot be measured here: {one_line(f'{type_name(error)}: {error}')}; --no-cudamem runs the tests "
         "without it, python -m cudamem_testing doctor shows what can be measured"
     )
+
+
+def switched_off(unenforced: int, flags: Sequence[str]) -> str:
+    """That ``--no-cudamem`` wins over other ``flags``, and how many tests have markers that it does not enforce."""
+    off = f"off (--no-cudamem wins over {' and '.join(flags)})" if flags else "off (--no-cudamem)"
+    noun = "test has" if unenforced == 1 else "tests have"
+    return off + (f": {unenforced} {noun} a memory marker that was not enforced" if unenforced else "")

@@ -11,7 +11,7 @@ from suites.architecture.test_layout import MODULES, name
 #: What is looked for, a pattern of the code that does it, and where that stands.
 GUESSES = [
     ("the text of an over-budget failure", r"over its budget", {"wording/limits.py"}),
-    ("where --cudamem-known is read", r"known=read\.parsed", {"plugin/settings.py"}),
+    ("where --cudamem-known is read", r"known=read\.path", {"model/options.py"}),
     ("where the file of known findings is read", r"settings\.known or ", {"verdicts/policy.py"}),
     ("the list of verdicts", r"^class Verdict\b", {"model/findings.py"}),
     ("who decides a verdict", r"return Verdict\.", {"verdicts/verdict.py"}),
@@ -21,7 +21,7 @@ GUESSES = [
     ("the JSON schema", r'"kind": "report"', {"report/schema.py"}),
     ("how a worker sends its records", r"workeroutput\[KEY\]", {"plugin/worker.py"}),
     ("how a test's record travels with its report", r"report\.cudamem = _plain", {"plugin/reports.py"}),
-    ("reruns", r'ended\("rerun"\)', {"plugin/collector.py"}),
+    ("reruns", r'ended\("rerun"\)', {"run/outcomes.py"}),
     ("who decides that a fixture owns memory", r"return Verdict\.FIXTURE", {"verdicts/verdict.py"}),
     ("the rules of the lint", r"^class Rule\(", {"graphs/rules.py"}),
     ("a column of the summary", r'Column\("retained", "right"\)', {"report/terminal.py"}),

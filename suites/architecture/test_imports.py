@@ -65,7 +65,6 @@ NEEDED = {
     },
     "plugin": {
         *(
-            "calls",
             "collector",
             "expected",
             "failures",
@@ -75,7 +74,7 @@ NEEDED = {
             "markers",
             "marks",
         ),
-        *("hooks", "reports", "settings", "whole", "wider"),
+        *("hooks", "reports", "settings", "run_coverage", "higher_scoped_fixtures"),
     },
     "ranks": {"watch"},
     "recorders": {
@@ -85,9 +84,10 @@ NEEDED = {
     "report": {"header", "terminal"},
     "run": {
         "allocator",
-        *("attribution", "baselines", "by_address", "by_owner", "cycles", "evidence", "finished", "gathered", "leaks"),
-        *("ledger", "outside"),
-        *("pools", "retained", "running", "session", "totals"),
+        *("attribution", "baselines", "by_address", "by_owner", "calls", "cycles", "evidence", "finished", "fixtures"),
+        *("failures", "gathered", "leaks"),
+        *("ledger", "outcomes", "outside"),
+        *("pools", "retained", "running", "session", "process_summary"),
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},

@@ -144,6 +144,11 @@ def test_a_module_can_be_read_in_one_sitting() -> None:
     assert {place: length for place, length in lengths.items() if length > 420} == {}
 
 
+def test_the_plugin_holds_hooks_and_little_else() -> None:
+    lines = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert sum(length for place, length in lines.items() if place.startswith("plugin/")) <= 2500
+
+
 def test_what_is_printed_is_made_safe_in_one_place() -> None:
     """A terminal is written to by ``say``, or by pytest's writer with a text that is printable."""
 

@@ -30,7 +30,7 @@ WORKING = {
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",
     "cycles.source._Stores": "pieces of a parsed file, while lines are looked for",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
-    "plugin.given.Body": "the body of a test, while its examples run",
+    "run.example_bodies.Body": "the body of a test, while its examples run",
     "ranks.watch.Started": "a process of the running test",
     "run.examples.Examples": "those of the running test, with its parts",
     "graphs.plan.Plan": "what one capture needs, while it is made",

@@ -55,7 +55,7 @@ READERS = {
         "arguments of users",
     ),
     "model/options.py": "arguments of users",
-    "plugin/failures.py": "errors that pytest shows",
+    "run/failures.py": "errors that pytest shows",
     "model/allocator_settings.py": "settings of torch's allocator",
     "wording/baselines.py": "a line of source",
     "wording/recovery.py": "a chain of references, to leave a part out",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.findings import Severity, Standing
+from cudamem_testing.model.options import recording_command
 from cudamem_testing.model.records import Unseen
-from cudamem_testing.records.known_of_run import recording_command
 from cudamem_testing.report.failures import notes
 from cudamem_testing.wording import details
 from fixtures import legacy

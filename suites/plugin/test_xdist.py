@@ -10,7 +10,7 @@ import pytest
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.nodeids import without_groups
 from cudamem_testing.model.records import Extent, Unchecked
-from cudamem_testing.plugin.collector import INCOMPLETE, LOST
+from cudamem_testing.run.outcomes import INCOMPLETE, LOST
 from suites.plugin.inner import KIB, Inner
 from suites.plugin.inner import run_outer as run_in_a_process
 

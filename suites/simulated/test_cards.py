@@ -9,9 +9,9 @@ import pytest
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.changes import Spread, comparison
 from cudamem_testing.model.simulated_cards import CARDS, Cards
-from cudamem_testing.plugin.simulation import unsupported
 from cudamem_testing.recorders.identity import is_real_card_of
 from cudamem_testing.simulated import SimulatedCardError, unavailable
+from cudamem_testing.simulated.unsupported import unsupported
 from cudamem_testing.torch_api import cuda_build
 
 GIB = 2**30

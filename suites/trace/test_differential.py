@@ -82,7 +82,7 @@ def test_a_missed_free_makes_the_oracle_give_up_and_not_us():
     with pytest.raises(AssertionError, match=r"version mismatch|input_version=None"):
         graph_of(prof)
     assert flow.diagnostics == ()
-    assert flow.notes[0].endswith(" frees were not recorded: of other threads, or of what was there before")
+    assert flow.notes[0].endswith(" frees were not recorded: of other threads, or of memory from before the recording")
     assert flow.text(include=("aten::ones", "aten::sin_")).splitlines() == [
         "aten::ones                                 ->  T0(v0)",
         "aten::sin_                T0(v0)           ->  T0(v1)",

@@ -160,7 +160,7 @@ def test_torchs_older_profiler_is_an_error_too_unless_it_gives_way():
 
 
 def test_a_profiler_that_takes_over_is_an_error():
-    taken_over = pytest.raises(RuntimeError, match="another torch profiler was started inside of the memory profile")
+    taken_over = pytest.raises(RuntimeError, match="another torch profiler was started inside the memory profile")
     with taken_over, MemoryProfile() as p, profile(profile_memory=True):
         torch.ones(3).sin()
     with pytest.raises(LookupError), MemoryProfile(), profile():

@@ -131,7 +131,7 @@ def test_memory_given_out_again_without_a_free_is_another_storage():
     assert cos.arguments[0] is first.storage is trace.storages[1]
     assert second.storage is free.storage is trace.storages[2]
     assert [(s.allocation, s.nbytes) for s in trace.storages] == [(1, 8), (1, 16), (1, 16)]
-    assert trace.notes == ("2 frees were not recorded: of other threads, or of what was there before",)
+    assert trace.notes == ("2 frees were not recorded: of other threads, or of memory from before the recording",)
 
 
 def test_memory_given_out_by_a_thread_that_is_read_later_is_the_same_storage():

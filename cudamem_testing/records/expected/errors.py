@@ -3,7 +3,11 @@
 PYTEST_DONT_REWRITE
 """
 
+from collections.abc import Iterator
+
 from cudamem_testing.model.checked import Checked
+from cudamem_testing.model.errors import together
+from cudamem_testing.static import is_a
 
 
 class TextMismatchError(AssertionError):
@@ -36,3 +40,10 @@ class NotLocatedError(Exception):
 
 class NotWrittenError(Exception):
     """Some collected texts were not written; the message names the files and the texts."""
+
+
+def failed_checks(error: BaseException) -> Iterator[Checked]:
+    """What a report keeps of the checks whose errors belong to an error."""
+    for one in together(error):
+        if is_a(one, TextMismatchError) and one.checked is not None:
+            yield one.checked

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
 
 
-class Totals(NamedTuple):
+class ProcessSummary(NamedTuple):
     """``unenforced`` counts budgets by reason, ``ignored`` findings by the rule that ignored them, ``unchecked`` what
     else was not checked, by what and why.
     """
@@ -26,9 +26,9 @@ class Totals(NamedTuple):
     unchecked: Mapping[Unchecked, int]
 
 
-def totals(session: Session) -> Totals:
+def process_summary(session: Session) -> ProcessSummary:
     """Those of a session that has run its tests."""
-    return Totals(
+    return ProcessSummary(
         session.environment,
         session.fixtures,
         session.judge.unenforced,

@@ -50,8 +50,8 @@ class Collected:
         """Tests that did not end, and what could not be collected."""
         return (self.tests - ended) | self.unknown
 
-    def sent(self) -> dict[str, list[str]]:
-        """All of it as plain types."""
+    def serialize(self) -> dict[str, list[str]]:
+        """All of it as plain types, for another process."""
         return {name: [*ids] for name, ids in vars(self).items()}
 
     def add(self, sent: Mapping[str, Iterable[str]]) -> None:
