@@ -112,6 +112,32 @@ def test_sorting(opened: Open) -> None:
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("test")
 
 
+def test_the_change_against_the_baseline_of_every_test(opened: Open) -> None:
+    page = opened()
+    page.locator("th button", has_text="change").click()
+    place = page.locator(".big thead th").all_inner_texts().index("change") + 1
+    cells = [one.strip() for one in page.locator(f".big tbody tr > :nth-child({place})").all_inner_texts()][
+        : len(names(page))
+    ]
+    shown = dict(zip(names(page), cells, strict=True))
+    assert [*shown.items()][:2] == [("test_passes[1]", "+1.0 MiB"), ("test_baseline", "+75 %")]
+    assert shown["test_over"] == "\u00b10 %"
+    page.locator(".chips button", has_text="changed").click()
+    assert [(row.inner_text(), shown.get(row.inner_text())) for row in page.query_selector_all(".test-name")] == [
+        *(("test_passes[1]", "+1.0 MiB"), ("test_baseline", "+75 %"), ("test_passes[2]", None))
+    ]
+    page.locator(".big th.name a", has_text="passes[2]").click()
+    page.wait_for_selector(".crumbs")
+    numbers = page.locator("section", has_text="Against its baseline").locator("tbody tr").first
+    assert numbers.inner_text().split("\t") == [
+        "requested",
+        "cuda:0",
+        "3.0 MiB to 4.0 MiB",
+        "2.0 MiB",
+        "\u22121.0 MiB (\u221225 %)",
+    ]
+
+
 def test_filter_and_search(opened: Open) -> None:
     page = opened()
     page.locator(".chips button", has_text="cycle").click()
