@@ -51,7 +51,8 @@ class Measured:
 
     ``environment`` says what the numbers depend on. ``values`` holds every known metric, ``metrics`` names those that
     its baseline keeps. ``top`` is ``None`` if no closer look was taken, as for a test within its tolerance; ``lines``
-    belong to it. ``asked`` is whether a marker asks for the baseline.
+    belong to it. ``asked`` is whether a marker asks for the baseline. ``recorded`` holds the numbers by metric that it
+    was compared with; empty where there is no baseline, or the test is not compared with it.
     """
 
     device: Device
@@ -61,14 +62,18 @@ class Measured:
     metrics: tuple[str, ...] = ()
     asked: bool = False
     lines: str = ""
+    recorded: Mapping[str, Spread] = field(default_factory=dict)
 
     def with_values(self, values: Mapping[str, Spread]) -> Measured:
         """A copy with other numbers; made for every test."""
-        return Measured(self.device, self.environment, values, self.top, self.metrics, self.asked, self.lines)
+        kept = self.top, self.metrics, self.asked, self.lines, self.recorded
+        return Measured(self.device, self.environment, values, *kept)
 
-    def with_metrics(self, metrics: tuple[str, ...]) -> Measured:
-        """A copy that names what its baseline keeps; made for every test."""
-        return Measured(self.device, self.environment, self.values, self.top, metrics, self.asked, self.lines)
+    def compared(self, metrics: tuple[str, ...], entry: Entry | None) -> Measured:
+        """A copy that names what its baseline keeps, with the numbers of the one it has; made for every test."""
+        recorded = {} if entry is None else {name: entry.values[name] for name in metrics if name in entry.values}
+        kept = self.values, self.top, metrics, self.asked, self.lines, recorded
+        return Measured(self.device, self.environment, *kept)
 
     def but(self, **changes: object) -> Measured:
         """A copy with other values."""

@@ -17,6 +17,7 @@ from cudamem_testing.operators.limits import enforce
 from cudamem_testing.operators.picture import plot
 from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
+from cudamem_testing.operators.summary_text import compare_summaries
 from cudamem_testing.records.expected import assert_text
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Table
@@ -112,10 +113,11 @@ class Reports(InNotebook):
         ``expected`` may have a text for each kind of device.
 
         Raises:
-            TextMismatchError: the texts differ (an ``AssertionError``).
+            TextMismatchError: the texts differ (an ``AssertionError`` that says what has changed, with a diff).
         """
         __tracebackhide__ = True
-        assert_text(str(self.summary(top, min_bytes=min_bytes)), expected, key=self._kind(), depth=2)
+        text = str(self.summary(top, min_bytes=min_bytes))
+        assert_text(text, expected, key=self._kind(), depth=2, compare=compare_summaries)
 
     def assert_by_module(
         self,

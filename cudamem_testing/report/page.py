@@ -109,9 +109,11 @@ def _used(windows: Iterable[Window]) -> Iterator[Window]:
 
 
 def _measured(one: Measured) -> list[object]:
-    """Device, what the numbers depend on, and ``[now low, now high]`` by metric."""
-    values = {metric: [spread.low, spread.high] for metric, spread in one.values.items()}
-    return [str(one.device), one.environment, values]
+    """Device, what the numbers depend on, ``[lowest, highest]`` by metric, and the same of what is recorded."""
+    values, recorded = (
+        {metric: [spread.low, spread.high] for metric, spread in some.items()} for some in (one.values, one.recorded)
+    )
+    return [str(one.device), one.environment, values, *([recorded] if recorded else [])]
 
 
 def _window(one: Window, devices: Sequence[str]) -> list[object]:

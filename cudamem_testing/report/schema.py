@@ -173,6 +173,7 @@ MEASURED = record(
     Measured,
     required=("values",),
     values=_spreads(),
+    recorded=_spreads(),
     top=optional(listed(_PLACE)),
     metrics=listed(one_of(*TRACKED)),
 )

@@ -100,9 +100,10 @@ class Comparing:
                 continue
             measured = Measured(window.device, environment, self._values(window), asked=asked)
             spare = measured.idle and (busy or bool(running.measured))  # one of several devices, and not used
-            if comparison is not None and not (spare and self._entry(running, measured) is None):
+            entry = None if comparison is None else self._entry(running, measured)
+            if comparison is not None and not (spare and entry is None):
                 allowed = self._allowed(running, measured, comparison)
-                measured = measured.with_metrics(allowed.metrics)
+                measured = measured.compared(allowed.metrics, entry)
                 measured, findings = self._compare(running, window, measured, allowed)
                 found += findings
             running.measured.append(measured)

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from cudamem_testing.trace.categories import UNKNOWN, Categories, Category
 from cudamem_testing.trace.categories import categories as find_categories
 from cudamem_testing.trace.flow import MEMORY, Node, Use
-from cudamem_testing.trace.graph import Ids, check_ids, number_storages, short_name
+from cudamem_testing.trace.graph import DataFlow, Ids, check_ids, number_storages, short_name
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.records import Dispatched, Storage
 from cudamem_testing.trace.text import (
     Row,
+    Shown,
     layout,
     name_filter,
     select_nodes,
@@ -70,19 +71,26 @@ def render_categories(
             call for call in flow.trace.dispatched if is_wanted(call.name) or is_wanted(call.name.partition(".")[0])
         ]
         return "\n".join(_torch_layout(_dispatched_rows(categories, calls, is_shown, regions)))
-    nodes = [
-        shown
-        for node in select_nodes(flow.nodes, include, exclude)
-        if node.name != MEMORY and (shown := without_hidden(node, is_shown, frees=True)) is not None
-    ]
     if ids == "profiler":
-        label = _torch_label(categories)
-    else:
-        numbers = number_storages(nodes, flow.names, ids)
-        label = _label(categories, numbers)
-    rows = [_row(node, label, tuple(map(region_name, flow.regions(node))) if regions else ()) for node in nodes]
-    if ids == "profiler":
-        return "\n".join(_torch_layout(rows))
+        nodes = _nodes(flow, is_shown, include, exclude)
+        return "\n".join(_torch_layout(_rows(flow, nodes, _torch_label(categories), regions=regions)))
+    rows = category_rows(categories, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
+    return "\n".join(layout(rows.heads, rows.rows))
+
+
+def category_rows(
+    categories: Categories,
+    *,
+    min_bytes: int | str = 0,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] = (),
+    regions: bool = True,
+) -> Shown:
+    """The names and rows of the text in our layout, before they are laid out."""
+    flow = categories.flow
+    nodes = _nodes(flow, size_filter(parse_size(min_bytes), flow.names), include, exclude)
+    numbers = number_storages(nodes, flow.names, "first-use")
+    rows = _rows(flow, nodes, _label(categories, numbers), regions=regions)
     heads = [
         (
             name.text,
@@ -93,7 +101,25 @@ def render_categories(
         )
         for name in flow.names
     ]
-    return "\n".join(layout(heads, rows))
+    return Shown(heads, rows, nodes, numbers)
+
+
+def _nodes(
+    flow: DataFlow,
+    is_shown: Callable[[Storage], bool],
+    include: str | Iterable[str] | None,
+    exclude: str | Iterable[str],
+) -> list[Node]:
+    """Operators with what is shown of them."""
+    return [
+        shown
+        for node in select_nodes(flow.nodes, include, exclude)
+        if node.name != MEMORY and (shown := without_hidden(node, is_shown, frees=True)) is not None
+    ]
+
+
+def _rows(flow: DataFlow, nodes: Iterable[Node], label: Label, *, regions: bool) -> list[Row]:
+    return [_row(node, label, tuple(map(region_name, flow.regions(node))) if regions else ()) for node in nodes]
 
 
 def _spelt(category: Category | None) -> str:

@@ -20,6 +20,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.categories import Categories
+from cudamem_testing.trace.category_text import category_rows
 from cudamem_testing.trace.columns import compare_columns
 from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
@@ -156,8 +157,14 @@ class Expectations:
             ValueError: for an option that cannot be read.
         """
         __tracebackhide__ = True
-        text = self.categories().text(ids=ids, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
-        beside = _compared_categories if ids == "first-use" else None
+        categories = self.categories()
+        include, exclude = (one if one is None or isinstance(one, str) else tuple(one) for one in (include, exclude))
+        text = categories.text(ids=ids, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
+
+        def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
+            here = category_rows(categories, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
+            return None if ids == "profiler" else _compared(categories.flow, wanted, found, here, folded=False)
+
         assert_on_device(text, expected, self.trace, depth=3, compare=beside)
 
     def assert_timeline(
@@ -268,11 +275,6 @@ def _compared(flow: DataFlow, wanted: str, found: str, here: Shown, *, folded: b
         return format_size(storages[name].nbytes) if name in storages else ""
 
     return compare(before, after, told, size_of)
-
-
-def _compared_categories(wanted: str, found: str) -> tuple[list[str], str] | None:
-    before, after = read_text(wanted), read_text(found)
-    return None if before is None or after is None else compare(before, after)
 
 
 def kind_of_device(trace: Trace) -> str:

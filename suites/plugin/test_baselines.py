@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.model.changes import Comparison
+from cudamem_testing.model.changes import Comparison, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import Unchecked
 from cudamem_testing.model.windows import Window
@@ -64,10 +64,10 @@ TEST = """
 
 PEAK = {"requested": 2048 * KIB, "top": [["test_it.py::helper", 1024 * KIB], ["test_it.py::test_peak", 1024 * KIB]]}
 COUNTS = {"peak": 2 * KIB, "allocations": 10, "top": [["test_it.py::helper", 2 * KIB]]}
+COUNTED = ("a::b/c", "\\xfc")
 MARKED = {
     "test_peak": PEAK,
-    "test_counts[a::b/c]": COUNTS,
-    "test_counts[\\xfc]": COUNTS,
+    **{f"test_counts[{name}]": COUNTS for name in COUNTED},
     "test_keeps": {"retained": 64 * KIB, "top": [["test_it.py::helper", 64 * KIB]]},
     "test_nothing": {"requested": 0, "top": []},
 }
@@ -92,6 +92,12 @@ def test_marked_tests_are_recorded_and_compared(run_inner, pytester, monkeypatch
     assert inner.last == "7 passed"
     assert not [line for line in inner.summary if line.startswith("note")]
     assert all(not test.findings for test in inner.run.tests)
+    assert {name: [*inner.test(name).measured[0].recorded.items()] for name in MARKED} == {
+        "test_peak": [("requested", Spread.of(2048 * KIB))],
+        **{f"test_counts[{name}]": [("peak", Spread.of(2 * KIB)), ("allocations", Spread.of(10))] for name in COUNTED},
+        "test_keeps": [("retained", Spread.of(64 * KIB))],
+        "test_nothing": [("requested", Spread.of(0))],
+    }
 
     inner = run(run_inner, monkeypatch, 1500)
     assert inner.last == "1 failed, 6 passed, 1 error"

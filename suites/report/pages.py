@@ -139,11 +139,19 @@ def regression() -> Finding:
 
 
 def record(
-    name: str, outcome: str, *findings: Finding, curves: tuple[Curve, ...] = (), peak: int = 8 * MIB
+    name: str,
+    outcome: str,
+    *findings: Finding,
+    curves: tuple[Curve, ...] = (),
+    peak: int = 8 * MIB,
+    recorded: Spread | None = None,
 ) -> TestRecord:
+    """A test with its baseline: that of what it took, unless ``recorded`` is something else."""
     windows = (window("setup", 0, 0, 0), window("call", 0, peak, MIB), window("teardown", MIB, MIB, 0))
+    there = {"requested": Spread.of(peak)} if recorded is None else {"requested": recorded}
     measured = Measured(
-        CARD, "NVIDIA H100 (9.0), torch 2.13, native", {"requested": Spread.of(peak)}, (Place("project/a.py::f", peak),)
+        *(CARD, "NVIDIA H100 (9.0), torch 2.13, native", {"requested": Spread.of(peak)}),
+        *((Place("project/a.py::f", peak),), ("requested",), True, "", there),
     )
     used = 1.33 if findings and findings[0].kind is Kind.BUDGET else None
     return TestRecord(
@@ -181,12 +189,23 @@ def everything() -> RunRecord:
         record("test_a.py::test_leak", "error", leak(), curves=(curve(40),)),
         record("test_a.py::test_leak_too", "error", leak(size=3 * MIB)),
         record("test_a.py::test_cycle", "error", cycle()),
-        record("test_a.py::test_baseline", "failed", regression(), curves=(curve(120),), peak=14 * MIB),
+        record(
+            "test_a.py::test_baseline",
+            "failed",
+            regression(),
+            curves=(curve(120),),
+            peak=14 * MIB,
+            recorded=Spread.of(8 * MIB),
+        ),
         record(f"test_a.py::test_hostile[{HOSTILE}]", "failed", hostile, leak(HOSTILE), curves=(strange,)),
         record(f"test_a.py::test_long[{LONG}]", "passed"),
         record("test_a.py::test_text", "failed"),
         record("test_a.py::test_known", "passed", known),
-        *(record(f"test_b.py::test_passes[{number}]", "passed", peak=number * MIB) for number in range(30)),
+        record("test_b.py::test_passes[0]", "passed", peak=0),
+        record("test_b.py::test_passes[1]", "passed", peak=MIB, recorded=Spread(0, 0)),
+        record("test_b.py::test_passes[2]", "passed", peak=2 * MIB, recorded=Spread(3 * MIB, 4 * MIB)),
+        record("test_b.py::test_passes[3]", "passed", peak=3 * MIB, recorded=Spread(2 * MIB, 4 * MIB)),
+        *(record(f"test_b.py::test_passes[{number}]", "passed", peak=number * MIB) for number in range(4, 30)),
         TestRecord("test_b.py::test_unmeasured", "passed", notes=("not measured: see the notes of the run",)),
     )
     return RunRecord(

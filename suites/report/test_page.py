@@ -134,6 +134,11 @@ def test_the_data_of_a_page() -> None:
         MIB,
         3 * MIB,
     ]
+    numbers = {one["id"]: one["m"][0][2:] for one in data["tests"] if one.get("m")}
+    assert numbers["test_b.py::test_passes[2]"] == [
+        {"requested": [2 * MIB, 2 * MIB]},
+        {"requested": [3 * MIB, 4 * MIB]},
+    ]
     (ring,) = [one["cycle"] for one in data["findings"] if "cycle" in one]
     assert ring[0] == ring[-1].replace("Model", "Model.__dict__['head']")
     chains = next(one["chains"] for one in data["findings"] if "chains" in one)

@@ -10,11 +10,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from cudamem_testing.model.records import Environment, RunRecord
-from suites.report.pages import HOSTILE, LONG, MIB, compare_text, cycle, everything, leak, record, run_text
+from cudamem_testing.show.diagrams import Arrow, Box, Diagram
+from cudamem_testing.show.lifetimes import Bar, Lifetimes, Step
+from suites.report.pages import HOSTILE, LONG, MIB, compare_text, cycle, data_of, everything, leak, record, run_text
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
@@ -107,6 +110,32 @@ def test_sorting(opened: Open) -> None:
     assert names(page)[:2] == ["test_passes[0]", "test_passes[1]"]
     page.locator("th button", has_text="test").first.press("Enter")
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("test")
+
+
+def test_the_change_against_the_baseline_of_every_test(opened: Open) -> None:
+    page = opened()
+    page.locator("th button", has_text="change").click()
+    place = page.locator(".big thead th").all_inner_texts().index("change") + 1
+    cells = [one.strip() for one in page.locator(f".big tbody tr > :nth-child({place})").all_inner_texts()][
+        : len(names(page))
+    ]
+    shown = dict(zip(names(page), cells, strict=True))
+    assert [*shown.items()][:2] == [("test_passes[1]", "+1.0 MiB"), ("test_baseline", "+75 %")]
+    assert shown["test_over"] == "\u00b10 %"
+    page.locator(".chips button", has_text="changed").click()
+    assert [(row.inner_text(), shown.get(row.inner_text())) for row in page.query_selector_all(".test-name")] == [
+        *(("test_passes[1]", "+1.0 MiB"), ("test_baseline", "+75 %"), ("test_passes[2]", None))
+    ]
+    page.locator(".big th.name a", has_text="passes[2]").click()
+    page.wait_for_selector(".crumbs")
+    numbers = page.locator("section", has_text="Against its baseline").locator("tbody tr").first
+    assert numbers.inner_text().split("\t") == [
+        "requested",
+        "cuda:0",
+        "3.0 MiB to 4.0 MiB",
+        "2.0 MiB",
+        "\u22121.0 MiB (\u221225 %)",
+    ]
 
 
 def test_filter_and_search(opened: Open) -> None:
@@ -282,15 +311,70 @@ def test_paper_shows_every_test(opened: Open) -> None:
 def test_people_who_cannot_see_can_use_it(opened: Open, dark: bool, size: dict[str, int]) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
     checker = axe.Axe()
-    for fragment in (
-        "",
-        *(f"#test=test_a.py%3A%3Atest_{name}" for name in ("over", "leak", "cycle", "baseline", "text")),
-    ):
+    fragments = ["", *(f"#test=test_a.py%3A%3Atest_{name}" for name in ("over", "leak", "cycle", "baseline", "text"))]
+    fragments += [f"#{kind}={quote(key)}" for kind, key in hostile_keys()]
+    for fragment in fragments:
         page = opened(fragment, dark=dark, size=size)
-        found = checker.run(page)
-        assert [one["id"] for one in found.response["violations"]] == [], (fragment, found.generate_report())
+        assert violations(checker, page) == [], fragment
     page = opened(file="two.html", dark=dark, size=size)
-    assert [one["id"] for one in checker.run(page).response["violations"]] == []
+    assert violations(checker, page) == []
+
+
+def hostile_keys() -> list[tuple[str, str]]:
+    """The test with a hostile name, and the cause of what it left."""
+    data = data_of(run_text(everything()))
+    return [
+        ("test", next(one["id"] for one in data["tests"] if "hostile" in one["id"])),
+        ("cause", data["causes"][0]["key"]),
+    ]
+
+
+def violations(checker: Any, page: Any) -> list[tuple[str, list[Any]]]:
+    """What axe objects to, and at which elements."""
+    found = checker.run(page).response["violations"]
+    return [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
+
+
+@pytest.mark.parametrize(("size", "dark"), [(DESK, False), (PHONE, True)], ids=["desk", "phone, dark"])
+def test_people_who_cannot_see_can_use_the_drawings(
+    opened: Open, files: Path, size: dict[str, int], dark: bool
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
+    checker = axe.Axe()
+    (files / "boxes.html").write_text(boxes().html(), encoding="utf-8")
+    (files / "lives.html").write_text(lives().html(), encoding="utf-8")
+    for file, wait in (("boxes.html", "canvas"), ("lives.html", ".lives svg")):
+        page = opened(file=file, dark=dark, size=size, wait=wait)
+        assert violations(checker, page) == [], file
+        page.locator("aside li button").first.click()
+        assert page.inner_text("#shown h2") != ""
+        assert violations(checker, page) == [], file
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), file
+
+
+def boxes() -> Diagram:
+    """Twenty objects of which each refers to the next one, and a tensor."""
+    some = (*(Box(f"Block {number}", "cycle", "its detail") for number in range(19)), Box(HOSTILE, "tensor", HOSTILE))
+    arrows = tuple(Arrow(number, (number + 1) % 19, ".next", marked=True) for number in range(19))
+    legend = (("cycle", "in the cycle"), ("tensor", "tensor"))
+    return Diagram(some, (*arrows, Arrow(3, 19, f".{HOSTILE}")), "Reference cycle", ("a note",), legend)
+
+
+def test_the_list_beside_boxes_and_arrows(opened: Open, files: Path) -> None:
+    (files / "boxes.html").write_text(boxes().html(), encoding="utf-8")
+    page = opened(file="boxes.html", wait="canvas")
+    page.fill("input[type=search]", "block 3")
+    button = page.locator(".boxes button")
+    assert button.all_inner_texts() == ["Block 3"]
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.inner_text("#shown pre") == "its detail"
+    shown = [one.replace("\xa0", " ") for one in page.locator("#shown li").all_inner_texts()]
+    assert shown[:2] == ["Block 2 .next \u2192 this", ".next \u2192 Block 4"]
+    assert shown[2].startswith(".</script>")
+    page.locator("#shown button", has_text="Block 4").click()
+    assert page.inner_text("#shown h2") == "Block 4"
+    assert page.evaluate("window.cudamemDiagram.$(':selected').length") == 1
 
 
 def test_the_page_of_a_card(opened: Open, files: Path) -> None:
@@ -303,15 +387,19 @@ def test_the_page_of_a_card(opened: Open, files: Path) -> None:
     assert page.locator(".plot rect.region").count() >= 6
 
 
-def test_lifetimes(opened: Open, files: Path) -> None:
-    from cudamem_testing.show.lifetimes import Bar, Lifetimes, Step
-
+def lives() -> Lifetimes:
+    """Ninety tensors of hostile names over a hundred operators, of all categories that have dark and light colours."""
+    kinds = ("ACTIVATION", "PARAMETER", "GRADIENT")
     bars = [
-        Bar(f"T{number} {HOSTILE}", 1000 * (number % 7 + 1), "cpu", number, number + 9, "ACTIVATION")
+        Bar(f"T{number} {HOSTILE}", 1000 * (number % 7 + 1), "cpu", number, number + 9, kinds[number % 3])
         for number in range(90)
     ]
     steps = tuple(Step("aten::mm", (("Model", 0), ("Block", number // 10))) for number in range(100))
-    (files / "flow.html").write_text(Lifetimes(tuple(bars), steps, HOSTILE, ("a note",)).html(), encoding="utf-8")
+    return Lifetimes(tuple(bars), steps, HOSTILE, ("a note",))
+
+
+def test_lifetimes(opened: Open, files: Path) -> None:
+    (files / "flow.html").write_text(lives().html(), encoding="utf-8")
     page = opened(file="flow.html", wait=".lives svg")
     assert page.locator(".bar").count() == 90
     assert page.locator("rect.module").count() >= 10

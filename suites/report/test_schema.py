@@ -72,6 +72,7 @@ RUN = RunRecord(
                     (Place("a.py::f", 3),),
                     ("requested",),
                     True,
+                    recorded={"requested": Spread(2, 3)},
                 ),
                 Measured(Device("cpu"), "x86_64, 1 thread, torch 2.11"),
             ),
@@ -213,6 +214,7 @@ DOCUMENT = {
                     "metrics": ["requested"],
                     "asked": True,
                     "lines": "",
+                    "recorded": {"requested": [2, 3]},
                 },
                 {
                     "device": "cpu",
@@ -222,6 +224,7 @@ DOCUMENT = {
                     "metrics": [],
                     "asked": False,
                     "lines": "",
+                    "recorded": {},
                 },
             ],
             "unjudged": ["cycle"],

@@ -7,8 +7,9 @@ import pytest
 from cudamem_testing.records.expected import TextMismatchError
 from cudamem_testing.records.expected.session import NO_LITERAL
 from cudamem_testing.trace import data_flow, expect
+from cudamem_testing.trace.categories import categories
 from cudamem_testing.trace.expect import Expectations, kind_of_device
-from suites.trace.synthetic import alloc, op, read, tensor
+from suites.trace.synthetic import alloc, builtin, call, op, read, tensor
 
 X, HELD = tensor(1), tensor(2)
 CARD = type(X.device)("cuda", 1)
@@ -23,6 +24,9 @@ class Profile(Expectations):
 
     def data_flow(self):
         return data_flow(self.trace)
+
+    def categories(self):
+        return categories(self.data_flow())
 
 
 def told(profile, expected, **options):
@@ -63,6 +67,18 @@ def test_a_failed_comparison_makes_its_text_once(monkeypatch, detail):
         )
     assert made == [detail]
     assert "aten::sin" in caught.value.actual
+
+
+def test_an_operator_more_in_a_text_of_categories_has_its_size_and_its_line():
+    other = tensor(4)
+    first = op("aten::sin", X, children=[alloc(HELD, 4096)])
+    inner = builtin("exp", op("aten::exp", HELD, children=[alloc(other, 2048)]), line=22)
+    more = call("net.py(20): forward", inner, line=20)
+    before = Profile(first, op("aten::cos", HELD))
+    after = Profile(first, more, op("aten::cos", other))
+    with pytest.raises(TextMismatchError) as caught:
+        after.assert_categories(before.categories().text(), include=iter(["aten::*"]))
+    assert str(caught.value).splitlines()[0] == "1 operator more: aten::exp, 2.0 KiB, net.py:22 in forward"
 
 
 def test_of_several_texts_the_one_for_the_device_holds():

@@ -40,7 +40,7 @@ class View(NamedTuple):
 _DATA = "\0"
 _COMMON = ("dom.js", "sizes.js")
 VIEWS: Mapping[str, View] = {
-    "diagram": View((("cytoscape.min.js",), ("diagram.js",)), ("page.css", "diagram.css")),
+    "diagram": View((("cytoscape.min.js",), ("dom.js", "diagram.js")), ("page.css", "diagram.css")),
     "lifetimes": View(((*_COMMON, "lifetimes.js"),), ("page.css", "lifetimes.css")),
     "report": View(
         (

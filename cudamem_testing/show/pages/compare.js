@@ -10,7 +10,7 @@ function changesTable(compared) {
     { title: "before", kind: "num", value: (row) => row.before[1], cell: (row) => range(row.metric, row.before) },
     { title: "after", kind: "num", value: (row) => row.after[1], cell: (row) => range(row.metric, row.after) },
     { title: "change", kind: "num", keep: true, value: (row) => Math.abs(row.growth), cell: (row) => [h(row.growth > 0 ? "b.worse" : "b.better", {}, signed(row.growth, (value) => metricText(row.metric, value))),
-      isSize(row.metric) ? h("span.bar.middle", { "aria-hidden": "true" }, h(row.growth > 0 ? "span.fill.bad" : "span.fill.good", { style: { width: `${(50 * Math.abs(row.growth)) / most}%`, [row.growth > 0 ? "left" : "right"]: "50%" } })) : ""] },
+      isSize(row.metric) ? middleBar(row.growth, most) : ""] },
     { title: "share", kind: "num", value: (row) => (row.before[1] ? row.growth / row.before[1] : null), cell: (row) => (row.before[1] ? signed(row.growth / row.before[1], percent) : "new") },
     several && { title: "device", kind: "text", value: (row) => row.device, cell: (row) => row.device },
   ].filter(Boolean);

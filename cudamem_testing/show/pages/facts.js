@@ -24,6 +24,10 @@ function copyable(text, label) {
   return h("div.command", {}, code, button);
 }
 
+// A change as a bar from the middle: what grew leads to the right and is red.
+const middleBar = (value, most) => h("span.bar.middle", { "aria-hidden": "true" }, h(value > 0 ? "span.fill.bad" : "span.fill.good",
+  { style: { width: `${50 * Math.min(1, Math.abs(value) / most)}%`, [value > 0 ? "left" : "right"]: "50%" } }));
+
 // A bar with a mark: what was measured, against the bound.
 function boundBar(metric, side, bound, measured) {
   const most = Math.max(bound, measured) * 1.02 || 1;

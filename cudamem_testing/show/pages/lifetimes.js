@@ -5,6 +5,11 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const view = document.getElementById("view");
 const aside = document.getElementById("detail");
 const colours = Object.fromEntries(data.legend);
+// Black text on dark colours is hard to read: those of a luminance below 0.2 get white.
+const isDark = (colour) => {
+  const [r, g, b] = [1, 3, 5].map((at) => (parseInt((colour || "#bbbbbb").slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.2;
+};
 const steps = data.steps.length;
 const LEFT = 70;
 const AXIS = 66;
@@ -85,7 +90,7 @@ function draw() {
     rect.bar = bar;
     clip.append(rect);
     if (y2 - y1 > 13 && x2 - x1 > 46) {
-      const label = s(`text.name${state}`, { x: Math.max(x1, LEFT) + 4, y: (y1 + y2) / 2 + 4 }, elide(bar[BAR.label], Math.floor((x2 - Math.max(x1, LEFT) - 8) / 7)));
+      const label = s(`text.name${isDark(colours[bar[BAR.kind]]) ? ".light" : ""}${state}`, { x: Math.max(x1, LEFT) + 4, y: (y1 + y2) / 2 + 4 }, elide(bar[BAR.label], Math.floor((x2 - Math.max(x1, LEFT) - 8) / 7)));
       clip.append(label);
     }
   }

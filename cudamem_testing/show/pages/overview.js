@@ -3,6 +3,21 @@ const OUTCOMES = { passed: "good", failed: "bad", error: "bad", xfailed: "calm",
 const MARKS = { passed: "✓", failed: "✗", error: "✗", xfailed: "✗", xpassed: "✓", skipped: "–", rerun: "↻" };
 const STATES = { failed: ["bad", "✗"], partly: ["warn", "!"], passed: ["good", "✓"], nothing: ["calm", "–"] };
 
+// How far a number is above the highest recorded one, or below the lowest: 0 between them.
+const growthOf = (before, after) => (after[1] > before[1] ? after[1] - before[1] : Math.min(0, after[0] - before[0]));
+
+// Of all sizes compared with a baseline the one that changed most: [metric, growth, share of what is recorded].
+function changeAgainstBaseline(test, found) {
+  const pairs = (test.m || []).flatMap(([, , values, recorded]) => Object.entries(recorded || {}).map(([metric, before]) => [metric, before, values[metric]]));
+  for (const one of found) if (one.change) pairs.push(one.change);
+  const all = pairs.filter(([metric, , after]) => isSize(metric) && after).map(([metric, before, after]) => {
+    const growth = growthOf(before, after);
+    const base = growth > 0 ? before[1] : before[0];
+    return [metric, growth, growth === 0 ? 0 : base ? growth / base : Infinity];
+  });
+  return all.reduce((a, b) => (a === null || Math.abs(b[1]) > Math.abs(a[1]) ? b : a), null);
+}
+
 // What the table shows of a test; made once.
 function rowsOf(data) {
   const found = data.tests.map(() => []);
@@ -12,13 +27,13 @@ function rowsOf(data) {
     const growth = calls.map((w) => (w[3] === null || w[2] === null ? null : w[3] - w[2]));
     const best = growth.reduce((a, b, i) => (b !== null && (a < 0 || b > growth[a]) ? i : a), -1);
     const serious = found[place].filter((one) => one.s !== "note");
-    const change = found[place].filter((one) => one.change).map((one) => one.change).find((one) => isSize(one[0]));
+    const change = changeAgainstBaseline(test, found[place]);
     return {
       test, place, found: found[place], serious,
       name: test.id, outcome: test.o, peak: best < 0 ? null : growth[best],
       device: best < 0 ? (calls.length ? data.devices[calls[0][1]] : "") : data.devices[calls[best][1]],
       retained: test.all.reduce((sum, w) => (w[6] === null ? sum : (sum ?? 0) + w[6]), null),
-      used: test.used ?? null, share: change && change[1][1] ? (change[2][1] - change[1][1]) / change[1][1] : null,
+      used: test.used ?? null, change, share: change && change[2],
       rank: serious.some((one) => one.s === "fail") ? 0 : OUTCOMES[test.o] === "bad" ? 1 : serious.length ? 2 : 3,
       text: `${test.id} ${test.o} ${serious.map((one) => `${one.k} ${one.v}`).join(" ")}`.toLowerCase(),
       tone: OUTCOMES[test.o] === "bad" ? "bad" : serious.length ? "warn" : "",
@@ -37,6 +52,7 @@ function testTable(data, rows) {
   const several = data.devices.length > 1;
   const budgets = rows.some((row) => row.used !== null);
   const changes = rows.some((row) => row.share !== null);
+  const widest = Math.min(1, Math.max(0.01, ...rows.map((row) => Math.abs(row.share || 0)))); // of a bar of changes
   const bar = (share, kind) => h("span.bar", { "aria-hidden": "true" }, h(`span.${kind}`, { style: { width: `${Math.min(100, 100 * share)}%` } }));
   const all = [
     { title: "outcome", kind: "outcome", keep: true, value: (row) => row.rank, cell: (row) => pill(OUTCOMES[row.outcome] || "calm", [h("span", { "aria-hidden": "true" }, MARKS[row.outcome] || "?"), h("span.word", {}, ` ${row.outcome}`)]) },
@@ -44,7 +60,9 @@ function testTable(data, rows) {
     { title: "findings", kind: "text", value: (row) => row.serious.map((one) => one.k).join(" ") || null, cell: (row) => [...new Map(row.serious.map((one) => [one.k, one])).values()].slice(0, 2).map((one) => pill(TONES[one.s], one.k)) },
     { title: "peak", kind: "num", keep: true, value: (row) => row.peak, cell: (row) => row.peak === null ? h("span.muted", {}, "?") : [bytes(row.peak), bar(row.peak / most, "fill")] },
     budgets && { title: "budget", kind: "num", value: (row) => row.used, cell: (row) => row.used === null ? "" : [percent(row.used), bar(row.used, row.used > 1 ? "fill bad" : "fill")] },
-    changes && { title: "change", kind: "num", value: (row) => row.share, cell: (row) => row.share === null ? "" : h(row.share > 0 ? "span.worse" : "span.better", {}, signed(row.share, percent)) },
+    changes && { title: "change", kind: "num", value: (row) => row.share, cell: (row) => row.share === null ? "" : row.share === 0 ? h("span.muted", {}, "±0 %") : [
+      h(row.share > 0 ? "span.worse" : "span.better", { title: `${row.change[0]} ${signed(row.change[1])}` }, Number.isFinite(row.share) ? signed(row.share, percent) : signed(row.change[1])),
+      middleBar(row.share, widest)] },
     { title: "retained", kind: "num", value: (row) => row.retained, cell: (row) => row.retained === null ? h("span.muted", {}, "?") : row.retained ? bytes(row.retained) : h("span.muted", {}, "0 B") },
     several && { title: "device", kind: "text", value: (row) => row.device, cell: (row) => row.device },
   ].filter(Boolean);
@@ -59,6 +77,7 @@ const FILTERS = [
   ["leak", (row) => row.serious.some((one) => one.k === "leak")],
   ["cycle", (row) => row.serious.some((one) => one.k === "cycle")],
   ["baseline", (row) => row.serious.some((one) => one.k === "baseline")],
+  ["changed", (row) => Boolean(row.share)],
   ["out of memory", (row) => row.serious.some((one) => one.k === "oom")],
   ["passed", (row) => row.outcome === "passed"],
   ["over time", (row, data) => String(row.place) in data.curves],

@@ -35,6 +35,22 @@ function measuredTable(test) {
     h("dl.numbers", {}, Object.entries(values).map(([metric, both]) => [h("dt", {}, metric), h("dd", {}, range(metric, both))])))));
 }
 
+// Each number beside the recorded one, for every test that was compared.
+function baselineTable(test) {
+  const some = (test.m || []).filter(([, , , recorded]) => recorded);
+  if (!some.length) return null;
+  const row = (device, metric, before, after) => {
+    const growth = after ? growthOf(before, after) : null;
+    return h("tr", {}, h("th", { scope: "row" }, metric), h("td.device", {}, device), h("td.num", {}, range(metric, before)),
+      h("td.num", {}, after ? range(metric, after) : "unknown"),
+      h("td.num", {}, growth === null ? "unknown" : growth === 0 ? h("span.muted", {}, "none") : h(growth > 0 ? "span.worse" : "span.better", {}, signed(growth, (value) => metricText(metric, value)),
+        before[1] ? ` (${signed(growth / before[1], percent)})` : "")));
+  };
+  return h("section", {}, h("h2", {}, "Against its baseline"), h("div.wide", { tabindex: "0", role: "region", "aria-label": "numbers beside the recorded ones" }, h("table.plain", {},
+    h("thead", {}, h("tr", {}, ["metric", "device", "recorded", "now", "change"].map((head, i) => h(i < 2 ? "th" : "th.num", { scope: "col" }, head)))),
+    h("tbody", {}, some.flatMap(([device, , values, recorded]) => Object.entries(recorded).map(([metric, before]) => row(device, metric, before, values[metric])))))));
+}
+
 function testPage(data, rows, id) {
   const attempts = rows.filter((row) => row.test.id === id);
   if (!attempts.length) return missing(`There is no test ${elide(id, 200)} in this report.`);
@@ -70,6 +86,7 @@ function attemptOf(data, row) {
     texts.length ? h("section", {}, h("h2", {}, "Expected text"), texts.map(([, device, place, wanted, actual]) => [
       h("p.muted", {}, `${place}${device ? ` (${device})` : ""}: − expected, + found`), difference(wanted ?? "", actual)])) : null,
     (test.exhibits || []).map(([title_, text]) => h("section", {}, h("h2", {}, title_), h("pre.exhibit", { tabindex: "0", "aria-label": title_ }, text))),
+    baselineTable(test),
     h("section", {}, h("h2", {}, "Windows"), windowsTable(test, data) || h("p.muted", {}, "none"), measuredTable(test)),
     linesSection("Notes", [...(test.notes || []), ...(test.unjudged ? [`not all was looked at: ${test.unjudged.join(", ")}`] : [])], "calm"),
   ];
