@@ -32,7 +32,8 @@ Files = str | Mapping[str, str]
 CACHE = str(cache_folder(os.environ))  # pytester moves the home folder, and compiling takes seconds
 #: Plugins of pytest's own that hardly a test needs; each takes time at the start of a run. A run that names one has it.
 UNUSED = ("pastebin", "setuponly", "setupplan", "stepwise", "junitxml", "faulthandler", "legacypath")
-HEEDED = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS")  # pytest prints otherwise under these
+#: Variables under which pytest and its plugins do otherwise, such as those of the worker that runs the outer test.
+HEEDED = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS", "PYTEST_XDIST_WORKER")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from suites.plugin.inner import Inner
 from suites.plugin.inner import run_inner as run_in_process
 
 pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
+# Before 5.3 it leaves the file of --benchmark-json open.
+pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in.*json:pytest.PytestUnraisableExceptionWarning")
 
 FILE = """
     import pytest, torch

@@ -144,7 +144,7 @@ SPAWNED = """
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_spawned_ranks(run_inner):
-    inner = run_inner(SPAWNED, "--cudamem")
+    inner = run_inner(SPAWNED, "--cudamem", "--cudamem-device=cpu")
     assert inner.outcomes == {"test_leak": "failed", "test_data_parallel": "passed", "test_died": "passed"}
     assert inner.window("test_leak", "rank 0: call").peak_growth == 2**20
     (found,) = inner.test("test_leak").failing
@@ -182,7 +182,7 @@ LAUNCHED = {
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_torchrun(run_inner):
-    inner = run_inner(LAUNCHED, "--cudamem")
+    inner = run_inner(LAUNCHED, "--cudamem", "--cudamem-device=cpu")
     assert inner.last == "1 passed"
     names = [one.name for one in inner.test("test_torchrun").windows]
     assert {"rank 0: step", "rank 1: step", "rank 0: call", "rank 1: call"} <= {*names}
