@@ -149,12 +149,17 @@ def _accept(given: argparse.Namespace) -> int:
     run = read_json(given.report)
     every = not (given.baselines or given.known or given.expected)
     refused = False
-    if given.known or every:  # first, because a file that cannot be read ends the command
+    unwritten: OSError | None = None
+    if given.known or every:  # first, because a file that cannot be understood ends the command
         path = given.known_file or given.root / PLACE
-        accepted = accept_known(path, name_of(path, given.root), given.root, causes(run), record=given.known)
-        refused = bool(accepted.refused)
-        if given.known or accepted.sizes:
-            say(accepted)
+        try:
+            accepted = accept_known(path, name_of(path, given.root), given.root, causes(run), record=given.known)
+        except OSError as error:  # the other files may lie where there is room
+            unwritten = error
+        else:
+            refused = bool(accepted.refused)
+            if given.known or accepted.sizes:
+                say(accepted)
     if given.baselines or every:
         updated = accept(given.root, run.tests)
         refused |= bool(updated.refused)
@@ -163,6 +168,8 @@ def _accept(given: argparse.Namespace) -> int:
         written = accept_texts(given.root, run.checked)
         refused |= bool(written.refused)
         say(written)
+    if unwritten is not None:
+        raise unwritten
     return 1 if refused else 0
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from cudamem_testing.cycles.explain import Question
@@ -19,6 +20,7 @@ from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.records.expected import assert_text
+from cudamem_testing.show.files import replace_file
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import error_text
@@ -205,14 +207,17 @@ def warn_cycles(folder: str | None = None) -> Callable[[], None]:
     """Log a warning for each cycle that keeps tensors, with a link to a page that shows it; returns a function that
     ends this.
 
-    Pages are written to ``folder``, by default to the folder for temporary files, and stay there.
+    Pages are written to ``folder``, by default to the folder for temporary files, and stay there. Where none can be
+    written, the warning says why.
     """
 
     def warn(cycle: Cycle) -> None:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="cycle-", suffix=".html", dir=folder, delete=False, encoding="utf-8"
-        ) as page:
-            page.write(cycle.html())
-        _log.warning("a reference cycle %s\n%s\nshown in %s", cycle.keeps, cycle, page.name)
+        page = Path(folder or tempfile.gettempdir()) / f"cycle-{os.urandom(6).hex()}.html"
+        try:
+            replace_file(page, cycle.html().encode())
+        except OSError as error:
+            _log.warning("a reference cycle %s\n%s\nno page was written: %s", cycle.keeps, cycle, error)
+        else:
+            _log.warning("a reference cycle %s\n%s\nshown in %s", cycle.keeps, cycle, page)
 
     return watch_cycles(warn)

@@ -203,14 +203,13 @@ class CudaBackend:
         raw = api.raw_nodes(graph)
         if raw is not None:
             return NodeList(tuple(Node(kind, name) for kind, name in raw[0]), tuple(raw[1]))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "graph.dot"
-            try:
-                with without_warning("DEBUG: calling"):
-                    graph.debug_dump(str(path))
+        try:
+            with tempfile.TemporaryDirectory() as folder, without_warning("DEBUG: calling"):
+                path = Path(folder) / "graph.dot"
+                graph.debug_dump(str(path))
                 text = path.read_text(encoding="utf-8", errors="replace")
-            except (OSError, RuntimeError) as error:
-                raise LevelError(f"{NO_NODES} ({' '.join(str(error).split())[:120]})") from None
+        except (OSError, RuntimeError) as error:
+            raise LevelError(f"{NO_NODES} ({' '.join(str(error).split())[:120]})") from None
         return read_dot(text)
 
     def make_graphed_callables(

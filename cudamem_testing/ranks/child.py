@@ -11,6 +11,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.ranks.records import VARIABLE, Order, Written, read_order, write
+from cudamem_testing.show.printable import one_line, say
 
 if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
@@ -107,7 +108,7 @@ def _measured(order: Order) -> Iterator[Session]:
     session = Session(order.settings, Path(order.root), harness=_harness(), sent=True, known=order.known, quiet=True)
     session.prepare()
     devices = tuple(str(one.device) for one in session.tracker.recorders)
-    write(order.path, Written(_named(order.name), devices))
+    _write(order, Written(_named(order.name), devices))
     session.begin(order.nodeid, order.asked, limited=True, keepers=tuple, fixtures=dict, undoing=lambda path: None)
     _current.append(session)
     error: BaseException | None = None
@@ -139,8 +140,18 @@ def _end(session: Session, order: Order, devices: tuple[str, ...], error: BaseEx
     record = ended.record.but(outcome="failed" if failed else "passed", findings=found)
     unenforced = (f"{what}: {number}" for what, number in session.judge.unenforced.items())
     notes = (*session.recorders.notes, *session.outside.notes(), *unenforced)
-    write(order.path, Written(_named(order.name), devices, record, notes))
+    _write(order, Written(_named(order.name), devices, record, notes))
     session.close()
+
+
+def _write(order: Order, written: Written) -> None:
+    """Write what is known. The process keeps its own outcome where the disk is full; its test notes what is missing."""
+    try:
+        write(order.path, written)
+    except OSError as error:
+        say(
+            one_line(f"cudamem: what {written.name} took was not written to {order.path}: {error.strerror}"), sys.stderr
+        )
 
 
 def _named(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.run.running import Asked
+from cudamem_testing.show.files import TEMPORARY
 
 VARIABLE = "CUDAMEM_RANKS"
 """The environment variable with the folder of a test whose processes ask for themselves."""
@@ -56,14 +57,23 @@ def read_order(folder: Path) -> dict[str, Any] | None:
 
 
 def write(path: Path, written: Written) -> None:
-    """Replace the file of a process; a folder that is gone belongs to a test that has ended."""
+    """Replace the file of a process; a folder that is gone belongs to a test that has ended.
+
+    Raises:
+        OSError: it cannot be written; the old file is untouched.
+    """
     from cudamem_testing.report.schema import TEST
 
     data = {**written._asdict(), "record": None if written.record is None else TEST.write(written.record)}
-    part = path.with_suffix(f".{os.getpid()}")
+    part = path.with_suffix(f".{os.getpid()}{TEMPORARY}")
     with suppress(FileNotFoundError):
-        part.write_text(json.dumps(data), encoding="utf-8")
-        os.replace(part, path)
+        try:
+            part.write_text(json.dumps(data), encoding="utf-8")
+            os.replace(part, path)
+        except OSError:
+            with suppress(OSError):
+                part.unlink()
+            raise
 
 
 def write_order(folder: Path, order: dict[str, Any]) -> Callable[[], None]:

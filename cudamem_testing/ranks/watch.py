@@ -82,12 +82,17 @@ class Ranks:
         from cudamem_testing.ranks.settings import for_rank
         from cudamem_testing.run.running import Asked
 
+        try:
+            folder = self.folder()
+        except OSError as error:
+            running.notes.append(f"{process.name} is not measured: {error}")
+            return
         number = _rank_of(target, getattr(process, "_args", ()))
         compared = self._measures_elsewhere()
         name = process.name if number is None else f"rank {number}"
         self._number += 1
         order = Order(
-            str(self.folder()),
+            str(folder),
             self._number,
             name,
             running.nodeid,
@@ -120,7 +125,7 @@ class Ranks:
         from cudamem_testing.ranks.records import VARIABLE, write_order
         from cudamem_testing.ranks.settings import plain
 
-        running, folder = self._session.running, self.folder()
+        running = self._session.running
         content = self._session.policy.content
         order = {
             "nodeid": "" if running is None else running.nodeid,
@@ -128,7 +133,14 @@ class Ranks:
             "settings": plain(self._session.settings),
             "known": None if content is None else content.decode(),
         }
-        withdraw = write_order(folder, order)
+        try:
+            folder = self.folder()
+            withdraw = write_order(folder, order)
+        except OSError as error:
+            if running is not None:
+                running.notes.append(f"processes that start here are not measured: {error}")
+            yield
+            return
         restore = set_variable(VARIABLE, str(folder))
         try:
             yield
@@ -157,7 +169,7 @@ class Ranks:
             written = _read(one.order.path, one.order.name)
             one.order.path.unlink(missing_ok=True)
             if written.record is None:
-                why = "still runs" if code is None else f"died with exit code {code}"
+                why = _why_unknown(code)
                 windows += _incomplete(written, f"the process {why} before it was judged")
                 running.notes.append(f"{written.name} {why}: what it took is not known")
             else:
@@ -251,6 +263,13 @@ def _read(path: Path, name: str) -> Written:
         return read(path) or Written(name)
     except (ValueError, KeyError, TypeError, OSError) as error:
         return Written(f"{name} ({error_text(error)})")
+
+
+def _why_unknown(code: int | None) -> str:
+    """Why a process has written nothing about what it took."""
+    if code is None:
+        return "still runs"
+    return f"died with exit code {code}" if code else "ended and wrote nothing"
 
 
 def _exit_code(process: BaseProcess) -> int | None:

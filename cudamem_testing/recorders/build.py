@@ -28,12 +28,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cudamem_testing.recorders import cache
+from cudamem_testing.torch_api.headers import cxx_standard
 
 
 class Library(NamedTuple):
     """A library to compile: the first of the sources, and each other one that is no header, side by side.
 
-    ``time`` is how long that takes, in words; ``level`` the compiler's effort.
+    ``time`` is how long that takes, in words; ``level`` the compiler's effort; ``standard`` the oldest C++ standard
+    that it is written for: a newer one is used where torch's headers need it.
     """
 
     name: str
@@ -284,7 +286,7 @@ def _including() -> list[str]:
 def _flags(standard: str, level: str) -> list[str]:
     import torch
 
-    flags = [level, f"-std={standard}", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    flags = [level, f"-std={max(standard, cxx_standard())}", "-fPIC", "-fvisibility=hidden", "-pthread"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     return flags
 

@@ -83,7 +83,8 @@ def finish(
         reviewed = reviewed.after_renaming()
     if settings.prune and reviewed.unseen:
         dropped = drop(reviewed.unseen)
-        lines.append(f"{count(dropped.dropped, 'baseline')} of tests that are no longer there dropped")
+        if dropped.dropped:
+            lines.append(f"{count(dropped.dropped, 'baseline')} of tests that are no longer there dropped")
         problems += dropped.refused
     lines += _improved(tests)
     unchecked |= reviewed.unchecked

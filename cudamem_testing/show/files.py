@@ -4,15 +4,20 @@ PYTEST_DONT_REWRITE
 """
 
 import errno
+import glob
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _OUTPUT = (1, 2)
-_TEMPORARY = ".cudamem.tmp"
+TEMPORARY = ".cudamem.tmp"
+"""The end of the name of a file that is being written."""
+_FORSAKEN_S = 3600
+"""Seconds without a write after which the process that wrote such a file is taken to have been killed."""
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -20,7 +25,9 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write `content`, or its pieces as they come, to `path`, following links and keeping permissions; folders are
     made as needed.
 
-    A device or a pipe, and the output of this process, is written to and not replaced.
+    A device or a pipe, and the output of this process, is written to and not replaced. A process that is killed leaves
+    the old file, and perhaps a temporary one, which a later call for the same path removes. Power cuts are left to the
+    file system: nothing waits for the disk.
 
     Raises:
         PermissionError: the file is write-protected, even if the user (root) could write it.
@@ -42,7 +49,8 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     if old is not None and not (old.st_mode & _WRITABLE and os.access(target, os.W_OK)):
         raise PermissionError(errno.EACCES, "the file is read-only", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}{_TEMPORARY}")
+    _remove_forsaken(target)
+    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}{TEMPORARY}")
     try:
         with temporary.open("xb") as file:
             if old is not None:
@@ -56,13 +64,21 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
         raise
 
 
+def _remove_forsaken(target: Path) -> None:
+    """Remove what processes left that were killed while they wrote this file."""
+    for left in target.parent.glob(f".{glob.escape(target.name[:100])}.????????{TEMPORARY}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _FORSAKEN_S:
+                left.unlink()
+
+
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
     """Add this file's name to system errors without one, or with a temporary one."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or not (error.filename is None or str(error.filename).endswith(_TEMPORARY)):
+        if error.errno is None or not (error.filename is None or str(error.filename).endswith(TEMPORARY)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 

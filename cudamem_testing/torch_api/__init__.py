@@ -47,6 +47,7 @@ allocator | | ``torch.cuda._lazy_call`` | 1.0 | the history starts with the test
 | ``torch._C._host_emptyCache`` | 2.7 | pinned memory stays cached before a capture |
 | ``torch._C._group_tensors_by_device_and_dtype`` | 2.1 | the lint reports gradient clipping as a host read |
 | ``torch._C.ParameterDict``, ``BufferDict``, ``ModuleDict`` | 1.5 | memory of scripted modules shows as held by C++ |
+| the text of ``torch/utils/cpp_extension.py`` | 1.0 | recorders are compiled as C++17 or C++20, as each is written |
 | ``UntypedStorage._new_with_weak_ptr`` | 1.8 | replays are not compared with eager calls |
 
 PYTEST_DONT_REWRITE

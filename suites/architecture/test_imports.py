@@ -91,7 +91,7 @@ NEEDED = {
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},
-    "torch_api": {"accelerator", "cuda", "history", "operators", "process", "profiler", "tensors"},
+    "torch_api": {"accelerator", "cuda", "headers", "history", "operators", "process", "profiler", "tensors"},
     "verdicts": {"policy"},
     "windows": {"judge", "owners", "tracker"},
 }

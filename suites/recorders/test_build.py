@@ -27,6 +27,7 @@ from cudamem_testing.recorders.build import (
 )
 from cudamem_testing.simulated import native
 from cudamem_testing.snapshots.whatif import model
+from cudamem_testing.torch_api.headers import cxx_standard
 
 LIBRARIES = CPU_RECORDER, CARD_RECORDER, COLLECTOR_WATCH, native.LIBRARY, native.ENGINE, model.LIBRARY
 INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
@@ -65,7 +66,7 @@ def test_is_named_by_torch_and_says_once_that_it_compiles(
     assert compiled(said.append) == path
     assert len(said) == 1
     (command,) = (tmp_path / "log").read_text().splitlines()
-    assert command.startswith("-fast -O2 -std=c++17 ")
+    assert command.startswith(f"-fast -O2 -std={cxx_standard()} ")
     assert f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}" in command
     assert sorted(file.suffix for file in cache.iterdir()) == [".lock", ".sha256", ".so"]
 
