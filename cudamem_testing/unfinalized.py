@@ -26,7 +26,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from gc import callbacks, get_count, get_freeze_count, get_stats
+from gc import callbacks, collect, get_count, get_freeze_count, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
@@ -214,7 +214,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
-    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 8, ctypes.c_int32]
+    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 9, ctypes.c_int32]
     library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
     for name in ("mark", "seen", "collections", "end"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
@@ -223,8 +223,8 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_counts.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64
-    read = get_count, get_freeze_count, get_stats
-    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, *read, _interrupted, genuine)
+    functions = get_count, get_freeze_count, get_stats, collect
+    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, *functions, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _MAKES_DICTIONARIES) < 0:
         raise CollectorUnreadableError(UNREADABLE)
     _started.append(library)

@@ -1,7 +1,7 @@
 """Watches garbage collections and takes the facts of each that finds garbage with tensors.
 
 Only facts are taken inside a collection; ``source.worded`` makes text of them later. The code that takes them is
-imported when it is first needed. PYTEST_DONT_REWRITE
+imported when the first watch begins. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def library() -> PyDLL:
 _loaded: list[ModuleType] = []
 
 
-def prepare(*, draws: bool = False) -> None:
-    """Import what takes facts, and what draws them; no collection starts meanwhile."""
+def _prepare(*, draws: bool) -> None:
+    """Import what takes facts, and what draws them: it takes tens of milliseconds, which no collection may."""
     if not _loaded:
         from cudamem_testing.cycles import allocations, explain, memory
 
@@ -61,9 +61,7 @@ class CycleWatch:
 
     ``ask`` makes the question for a collection whose garbage has a tensor, or an instance of ``kind``; ``None`` skips
     it. ``failed`` gets the error of a failed one. ``tell`` is called soon after a collection that found cycles, outside
-    of it, in the main thread. With ``draws``, questions may have cycles drawn, and what looking imports is imported
-    when the watch starts. Else ``prepare`` does it, at the latest inside the first collection that is looked at: in a
-    run without cycles it never takes place.
+    of it, in the main thread. With ``draws``, questions may have cycles drawn.
     """
 
     def __init__(
@@ -99,8 +97,7 @@ class CycleWatch:
     def _start(self) -> None:
         import_whole(__package__.partition(".")[0])  # examining imports, and must not meet a partly imported module
         with CollectorPaused():  # garbage that exists already counts
-            if self._draws:
-                prepare(draws=True)
+            _prepare(draws=self._draws)
             self._watch.start(library(), (builtins, gc, os, time, functools))
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
@@ -142,7 +139,6 @@ class CycleWatch:
 
     def _look(self, garbage: list[object], parts: Sequence[Part]) -> bool:
         start = thread_time()
-        prepare()
         question = self._ask()
         draft = None if question is None else _loaded[0].explain(garbage, question, parts)
         if question is not None:

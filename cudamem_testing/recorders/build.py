@@ -80,7 +80,11 @@ CARD_RECORDER = Library(
 COLLECTOR_WATCH = Library(
     "collector_watch",
     "the watch over the garbage collector",
-    ("collector_watch.cpp", "collector_garbage.h", "collector_meter.h", "collector_python.h", "cpu_ledger.h"),
+    (
+        "collector_watch.cpp",
+        *(f"collector_{part}.h" for part in ("garbage", "meter", "others", "python")),
+        "cpu_ledger.h",
+    ),
     "c++17",
     ("c10",),
 )

@@ -14,6 +14,17 @@ struct Object {
 typedef int (*Visit)(Object*, void*);
 typedef int (*Traverse)(Object*, Visit, void*);
 typedef Object* (*Vectorcall)(Object*, Object* const*, size_t, Object*);
+typedef Object* (*FastCall)(Object*, Object* const*, ssize_t, Object*);
+struct Method {
+  const char* name;
+  FastCall call;
+  int flags;
+  const char* doc;
+};
+struct BuiltinFunction {
+  Object base;
+  Method* method;
+};
 struct Slot {
   int number;
   void* function;
@@ -33,7 +44,7 @@ struct Member {
 };
 
 extern Object _Py_NoneStruct;
-extern Object PyModule_Type, PyDict_Type, PyFunction_Type, PyMethod_Type;
+extern Object PyModule_Type, PyDict_Type, PyFunction_Type, PyMethod_Type, PyCFunction_Type;
 extern Object* PyExc_Exception;
 void Py_IncRef(Object*);
 void Py_DecRef(Object*);
@@ -83,6 +94,8 @@ int Py_AddPendingCall(int (*)(void*), void*);
 int Py_GetRecursionLimit();
 void Py_SetRecursionLimit(int);
 void* PyThreadState_Get();
+void* PyEval_SaveThread();
+void PyEval_RestoreThread(void*);
 int PyThreadState_SetAsyncExc(unsigned long, Object*);
 unsigned long PyThread_get_thread_ident();
 // From Python 3.11 on.
@@ -94,6 +107,8 @@ __attribute__((weak)) void PyThreadState_LeaveTracing(void*);
 constexpr int kCall = 50, kTraverse = 71, kMembers = 72, kSizeMember = 19, kReadOnly = 1;
 constexpr unsigned long kHeapType = 1ul << 9, kHasVectorcall = 1ul << 11, kCollected = 1ul << 14, kVersionTag = 1ul << 18;
 constexpr unsigned long kManagedDict = 1ul << 4, kIsType = 1ul << 31;
+// methodobject.h
+constexpr int kKeywords = 2, kFastCall = 0x80;
 // Flags in the links of the collector's list; the last one marks garbage during a collection.
 constexpr uintptr_t kFlags = 3, kGarbage = 2;
 

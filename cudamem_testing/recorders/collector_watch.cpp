@@ -23,6 +23,7 @@
 
 #include "collector_garbage.h"
 #include "collector_meter.h"
+#include "collector_others.h"
 #include "collector_python.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -408,6 +409,7 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   if (!state.mark || args[0] != state.reference) return none();
   ++state.seen;
   const Quiet quiet;
+  Others others;
   if (state.ending) finish();  // the list of callbacks was emptied
   state.ending = false;
   Object* const mark = state.mark;
@@ -425,6 +427,7 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   break_mark();
   make_mark();
   PyErr_Clear();
+  if (state.ending) others.wait_longer();
   return none();
 }
 
@@ -435,6 +438,7 @@ Object* at_end(Object* self, Object* const*, size_t, Object*) {
   if (state.ending) {
     state.ending = false;
     const Quiet quiet;
+    const Others others;
     const Genuine genuine;
     finish();
     schedule();
@@ -457,8 +461,8 @@ Callable* make_callable(Object* type, Vectorcall function) {
 
 // Begins, once a process. All arguments are kept for ever. `watches` is a list that the caller changes as it likes.
 EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_count,
-                                       Object* get_freeze_count, Object* get_stats, Object* failure,
-                                       Object* genuine, int32_t adopts) {
+                                       Object* get_freeze_count, Object* get_stats, Object* collect,
+                                       Object* failure, Object* genuine, int32_t adopts) {
   if (!state.at_garbage) {
     Object* type = PyType_FromSpec(&spec);
     if (!type) return -1;
@@ -466,9 +470,11 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
     state.at_end = make_callable(type, &at_end);
     if (!state.at_garbage || !state.at_end) return -1;
   }
-  for (Object* one : {mark_class, watches, callbacks, get_count, get_freeze_count, get_stats, failure, genuine}) {
+  for (Object* one :
+       {mark_class, watches, callbacks, get_count, get_freeze_count, get_stats, collect, failure, genuine}) {
     Py_IncRef(one);
   }
+  Others::begin(collect);
   state.mark_class = mark_class;
   state.watches = watches;
   state.callbacks = callbacks;

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.cycles.watch import CycleWatch, prepare
+from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.static import error_text
@@ -58,7 +58,6 @@ class CycleCheck:
         self._notes = notes
         self._rules = rules
         self._watch = CycleWatch(self._question, self._note, draws=False)
-        leaks.before_settling = self._prepare  # it collects garbage
         self._problems: list[NotExplained] = []
         self._subject: Subject | None = None
         #: Whether collections can be watched here.
@@ -124,10 +123,6 @@ class CycleCheck:
         if self._subject is None:
             self.begin(subject)
 
-    def _prepare(self) -> None:
-        if self.watches:
-            prepare()
-
     def drop(self) -> None:
         """The test is over, and its cycles are not judged."""
         self._watch.stop()
@@ -157,8 +152,6 @@ class CycleCheck:
         found = self._watch.take()
         seen, self._missed = self._missed, self._watch.missed
         missed, unshown = self._missed - seen, self._watch.unshown()
-        if unshown:
-            prepare()  # larger garbage may follow, and importing takes long inside a collection
         if subject is None or asked == "off":
             return []
         if self._skipped or missed:

@@ -49,8 +49,6 @@ class LeakCheck:
         self.ignored: Counter[str] = Counter()
         #: What a subject retains on each device where it is not nothing, now or (not ``fresh``) at the last read.
         self.left = attributions.left
-        #: Called when something is about to be settled.
-        self.before_settling: Callable[[], object] = int
 
     @cached_property
     def small(self) -> SmallLeaks:
@@ -116,7 +114,6 @@ class LeakCheck:
                 for device in left:
                     self.small.add(subject, device)
             return []
-        self.before_settling()
         return self._settling.judge(subject, severity, left)
 
     def exclude_workspaces(self, subject: Subject) -> None:

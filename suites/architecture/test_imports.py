@@ -44,6 +44,32 @@ import torch
 def test_clean():
     torch.empty(1024)
 """
+CYCLIC = """
+import functools, gc, sys
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(256, 256)
+        self.hooks = [lambda: self, self.step, functools.partial(self.step)]
+        self.steps = self.step()
+        next(self.steps)
+
+    def step(self):
+        yield self
+
+def test_cyclic():
+    gc.disable()
+    net = Net()
+    net.last = net.linear(torch.ones(8, 256)).relu()
+    net.linear(torch.ones(8, 256)).sum().backward()
+    del net
+    before = {*sys.modules}
+    assert gc.collect(0) > 5
+    assert {*sys.modules} == before
+    gc.enable()
+"""
 #: All that a run needs which finds nothing: no holders, no cycles, no captures, no baselines, no texts of findings.
 NEEDED = {
     "cycles": {"watch"},
@@ -95,20 +121,35 @@ NEEDED = {
     "verdicts": {"policy"},
     "windows": {"judge", "owners", "tracker"},
 }
+#: What reads garbage: loaded when the watch over the collector begins, because nothing is imported inside a collection.
+READING = {
+    "cycles": {"allocations", "explain", "graph", "memory", "origins", "results", "words"},
+    "model": {"references", "remarks", "source", "stacks"},
+    "objects": {"arrays", "frames", "names", "references", "tensors", "torch_references"},
+    "recorders": {"history"},
+    "show": {"notebook"},
+    "torch_api": {"nodes"},
+}
 
 
 @pytest.mark.subprocess
 @pytest.mark.slow
 def test_a_clean_run_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> None:
+    """And the first garbage that is read imports nothing."""
     (tmp_path / "test_it.py").write_text(CLEAN)
-    arguments = ["-p", "no:cacheprovider", "--cudamem", "--cudamem-device=cpu", str(tmp_path)]
-    code = f"import sys, pytest; assert not pytest.main({arguments}); print('IMPORTED', *sys.modules)"
-    imported = python("-c", code).partition("IMPORTED ")[2].split()
+    (tmp_path / "test_cyclic.py").write_text(CYCLIC)
+    arguments = ["-p", "no:cacheprovider", "--cudamem", "--cudamem-device=cpu"]
+    clean, cyclic = ([*arguments, str(tmp_path / name)] for name in ("test_it.py", "test_cyclic.py"))
+    code = f"import sys, pytest; assert not pytest.main({clean}); print('IMPORTED', *sys.modules)"
+    told = python("-c", f"{code}; assert not pytest.main({cyclic})").partition("IMPORTED ")[2].partition("\n")
+    imported = told[0].split()
+    assert "cycle: 1 finding" in told[2]
     names = [name.split(".")[1:] for name in imported if name.startswith("cudamem_testing.")]
     found: dict[str, set[str]] = {}
     for package, module in (name for name in names if len(name) == 2):
         found.setdefault(package, set()).add(module)
-    assert found == NEEDED
+    both = {*NEEDED, *READING}
+    assert found == {package: NEEDED.get(package, set()) | READING.get(package, set()) for package in both}
 
 
 @pytest.mark.subprocess

@@ -30,7 +30,7 @@ LATE = {
     "simulated": "it is loaded before torch is patched",
     "cycles.explain": "inside a collection there is no time for what is not needed there",
     "cycles.results": "inside a collection there is no time for what is not needed there",
-    "cycles.watch": "what reads garbage loads with the first that is read",
+    "cycles.watch": "what reads garbage loads when the first watch begins",
     "graphs.session": "cards are found with the optional bindings of CUDA alone",
     "trace.text": "tables of modules use the same texts",
 }
