@@ -50,10 +50,14 @@ def override(
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import LimitError
 
-    simulated = device == SIMULATED
+    simulated = str(device).partition(":")[0] == SIMULATED
     problems = [] if reason or (simulated and leaks is cycles is None) else ["needs a reason='...'"]
     if values is not None and not (simulated and isinstance(values, bool)):
         problems.append(f"values={values!r}: write values=False beside device='simulated'")
+    if simulated and device != SIMULATED:
+        problems.append(
+            f"device={device!r}: write device={SIMULATED!r}, and choose the card by --cudamem-device={device}"
+        )
     if leaks is cycles is device is None:
         problems.append("changes nothing: give leaks=, cycles= or device=")
     for name, value, allowed in (("leaks", leaks, SEVERITIES), ("cycles", cycles, (*SEVERITIES, "strict"))):

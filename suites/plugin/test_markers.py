@@ -508,6 +508,16 @@ def test_values_are_for_simulated_cards(run_inner):
         """
     )
     assert "cudamem values=False: write values=False beside device='simulated'" in inner.out + inner.err
+    inner = run_inner(
+        """
+        import pytest
+
+        @pytest.mark.cudamem(device="simulated:h100", values=False)
+        def test_shapes(): ...
+        """
+    )
+    why = "device='simulated:h100': write device='simulated', and choose the card by --cudamem-device=simulated:h100"
+    assert inner.err.strip() == f"ERROR: cudamem: test_it.py::test_shapes: cudamem {why}"
 
 
 def test_baselines_of_real_cards_are_for_simulated_ones(run_inner):
