@@ -23,6 +23,19 @@ class HalfChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenInPart:
+    """State that a complete run writes in place ``of`` times, and the failed one wrote only ``done`` times.
+
+    ``name`` is the first of ``number`` such.
+    """
+
+    name: str
+    done: int
+    of: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class NotRestored:
     """A setting, a hook or a lock that a failed allocation left other than before."""
 
@@ -54,6 +67,7 @@ class NotRecovered:
     cycles: int = 0
     cycle_lines: tuple[str, ...] = ()
     half: tuple[HalfChanged, ...] = ()
+    written: WrittenInPart | None = None
     settings: tuple[NotRestored, ...] = ()
     raised: str | None = None
     check: str | None = None
@@ -62,10 +76,8 @@ class NotRecovered:
     @property
     def is_empty(self) -> bool:
         """Whether everything recovered."""
-        errors = self.raised, self.check, self.again
-        return not (
-            self.left or self.cycles or self.half or self.settings or any(error is not None for error in errors)
-        )
+        others = self.written, self.raised, self.check, self.again
+        return not (self.left or self.cycles or self.half or self.settings or any(one is not None for one in others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from enum import Enum
 
 import torch
 
-from cudamem_testing.model.recovery import HalfChanged
+from cudamem_testing.model.recovery import HalfChanged, WrittenInPart
 from cudamem_testing.static import instance_dict, is_a, is_one_of, items, slots
 from cudamem_testing.torch_api.tensors import writes_in_place
 
@@ -80,6 +80,15 @@ class NamedState:
         except NotImplementedError:  # a simulated card without values
             self.values_unknown = True
             return Change.NONE if (before.original, before.writes) == (id(now), writes_in_place(now)) else Change.VALUE
+
+    def writes(self, before: Snapshot) -> dict[str, int]:
+        """How often each tensor was written in place since a read, where that is known."""
+        found = {}
+        for name, value in self.values():
+            then, now = before.get(name), writes_in_place(value) if is_a(value, torch.Tensor) else None
+            if isinstance(then, Copied) and then.original == id(value) and then.writes is not None and now is not None:
+                found[name] = now - then.writes
+        return found
 
     def addresses(self) -> frozenset[int]:
         """The addresses of the storages of all its tensors."""
@@ -151,6 +160,18 @@ def half_changed(
     changed = [name for name, change in changes.items() if change in (Change.VALUE, Change.GONE)]
     still = [name for name in expected if name not in {*changed}]
     return _half(changed, still) if changed and (still or {*changed} - {*expected}) else None
+
+
+def written_in_part(writes: Mapping[str, int], usual: Mapping[str, int]) -> WrittenInPart | None:
+    """What was written in place, but less often than a complete run, ``usual``, writes it.
+
+    A fused step writes all parameters by one operator and then by the next: between them all are changed, and none as
+    it should be.
+    """
+    partly = [name for name, done in writes.items() if 0 < done < usual.get(name, 0)]
+    if not partly:
+        return None
+    return WrittenInPart(partly[0], writes[partly[0]], usual[partly[0]], len(partly))
 
 
 def _half(changed: list[str], others: list[str], missing: bool = False) -> HalfChanged:

@@ -29,7 +29,7 @@ from cudamem_testing.oom.places import (
     with_operators,
 )
 from cudamem_testing.oom.reach import Reached
-from cudamem_testing.oom.state import Change, Gradients, NamedState, Snapshot, half_changed
+from cudamem_testing.oom.state import Change, Gradients, NamedState, Snapshot, half_changed, written_in_part
 from cudamem_testing.originals import Original
 from cudamem_testing.run.left_behind import LeftBehind, Live, inner
 from cudamem_testing.snapshots.evidence import moment_of
@@ -91,6 +91,7 @@ class SweepRun:
         self._reached = Reached(step, state)
         self._usual_state: Mapping[str, Change] = {}
         self._usual_gradients: Mapping[str, Change] = {}
+        self._usual_writes: Mapping[str, int] = {}
         self._usual_settings: frozenset[str] = frozenset()
         self._counted: Trap | None = None
         self._unreached = 0
@@ -170,6 +171,7 @@ class SweepRun:
                 trap.lift()
             self._left.allow(before.live, self._allocated(start))
         found = self._requests(start, trap)  # before anything else allocates
+        self._usual_writes = self._state.writes(before.state)
         self._usual_state = self._state.changes(before.state)
         self._usual_gradients = self._gradients.changes(before.gradients)
         self._usual_settings = frozenset(one.what for one in self._unlike(before))
@@ -215,6 +217,7 @@ class SweepRun:
                 return None
             left = self._left.unexplained(before.live)
             half = self._half(before)
+            part = None if handled or half else written_in_part(self._state.writes(before.state), self._usual_writes)
             unlike = self._restore(before)
             check = self._checked()
             replaces = handled and bool(left)  # what it has made in another way, the next run replaces
@@ -225,7 +228,7 @@ class SweepRun:
         if not replaces:
             again = self._again()
         fault = NotRecovered(Allocation.of(request.stack), request.size, request.number, of)
-        fault = replace(fault, raised=raised, half=half, settings=unlike, check=check, again=again)
+        fault = replace(fault, raised=raised, half=half, written=part, settings=unlike, check=check, again=again)
         return _with_left(fault, found, cycled)
 
     def _half(self, before: Before) -> tuple[HalfChanged, ...]:
@@ -354,7 +357,8 @@ def _kinds(fault: NotRecovered) -> tuple[object, ...]:
     """What is the same for all faults of one finding, besides their place."""
     holder = fault.left[0].path.stable if fault.left and fault.left[0].path is not None else bool(fault.left)
     names = tuple(one.what for one in fault.settings)
-    return holder, fault.cycles > 0, len(fault.half), names, fault.raised, fault.check, fault.again
+    half = len(fault.half), fault.written is not None
+    return holder, fault.cycles > 0, half, names, fault.raised, fault.check, fault.again
 
 
 def _with_left(fault: NotRecovered, left: Sequence[Finding], cycled: Sequence[Block]) -> NotRecovered:

@@ -6,7 +6,7 @@ import re
 
 from cudamem_testing.model.failing import Sweep
 from cudamem_testing.model.findings import Finding, Severity
-from cudamem_testing.model.recovery import HalfChanged, NotRecovered, NotTried
+from cudamem_testing.model.recovery import HalfChanged, NotRecovered, NotTried, WrittenInPart
 from cudamem_testing.model.references import Reach
 from cudamem_testing.model.retained import RetainedBlock
 from cudamem_testing.model.sizes import count, format_size
@@ -37,6 +37,8 @@ def not_recovered(finding: Finding, fact: NotRecovered) -> list[str]:
         where = f", allocated {', '.join(fact.cycle_lines)}" if fact.cycle_lines else ""
         lines.append(f"   kept by a reference cycle: {format_size(fact.cycles)}{where}")
     lines += [f"   {_half(one)}" for one in fact.half]
+    if fact.written is not None:
+        lines.append(f"   half changed: {_written(fact.written)}")
     lines += [f"   not restored: {one.what} is {one.after}, was {one.before}" for one in fact.settings]
     if fact.check is not None:
         lines.append(f"   check() failed: {fact.check}")
@@ -91,6 +93,11 @@ def _half(one: HalfChanged) -> str:
     if not one.others:
         return f"changed only by the failure: {there}"
     return f"half changed: {one.number} of {total} ({there}), not {others}"
+
+
+def _written(one: WrittenInPart) -> str:
+    more = f", and {one.number - 1} more in part" if one.number > 1 else ""
+    return f"{one.name} was written {one.done} of {count(one.of, 'time')}{more}"
 
 
 def _names(names: tuple[str, ...], number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Iterator
@@ -177,6 +178,32 @@ def test_an_optimizer_has_the_names_of_its_model(memory: Memory) -> None:
     with pytest.raises(DoesNotRecover) as raised:
         memory.fail_each_allocation(step, model=model, optimizer=optimizer)
     assert "optimizer.state[model.weight].momentum_buffer" in str(raised.value)
+
+
+def test_state_that_is_changed_everywhere_may_be_changed_in_part(memory: Memory) -> None:
+    """A fused step writes all weights by one operator, then all by the next."""
+    weights, decay = [torch.ones(4), torch.ones(4)], torch.full((4,), 0.9)
+
+    def step() -> None:
+        for weight in weights:
+            weight.mul_(decay)
+        updates = [torch.ones(4) for _ in weights]
+        for weight, update in zip(weights, updates, strict=True):
+            weight.add_(update)
+
+    with pytest.raises(AssertionError) as raised:
+        memory.fail_each_allocation(step, weights=weights)
+    assert "   half changed: weights[0] was written 1 of 2 times, and 1 more in part" in str(raised.value).splitlines()
+
+    def handled() -> None:
+        for weight in weights:
+            weight.mul_(decay)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            updates = [torch.ones(4) for _ in weights]
+            for weight, update in zip(weights, updates, strict=True):
+                weight.add_(update)
+
+    assert memory.fail_each_allocation(handled, weights=weights).findings == ()
 
 
 def test_distinct_places_come_first_then_the_largest(memory: Memory) -> None:

@@ -108,7 +108,7 @@ def test_accelerator_error():
 def training(width):
     layers = torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 8)
     model = torch.nn.Sequential(*layers).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0)
     inputs = torch.randn(4, width, device="cuda")
     def step():
         optimizer.zero_grad()
@@ -118,13 +118,16 @@ def training(width):
 
 def test_sweep(cuda_memory):
     model, optimizer, step = training(64)
-    found = cuda_memory.fail_each_allocation(step, model=model, optimizer=optimizer)
+    found = cuda_memory.fail_each_allocation(step, model=model)
     assert found.tried == found.allocations > 10
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(AssertionError, match="half changed: model.0.weight was written 1 of 2 times, and 3 more"):
+        cuda_memory.fail_each_allocation(step, model=model)
 
 @pytest.mark.cudamem(device="simulated", values=False)
 def test_sweep_of_shapes(cuda_memory):
     model, optimizer, step = training(6400)
-    found = cuda_memory.fail_each_allocation(step, model=model, optimizer=optimizer)
+    found = cuda_memory.fail_each_allocation(step, model=model)
     assert found.notes[-1].startswith("the card has no values to compare: state counts as changed if it was written")
 
     def half():
