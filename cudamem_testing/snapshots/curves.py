@@ -1,7 +1,7 @@
 """The memory of a test over time, from the events that its recorder has kept.
 
 The bytes of every block are added to the line that allocated it and to each point of the curve at which it was live:
-one pass over the events, whatever their number. PYTEST_DONT_REWRITE
+one pass over the events. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _live(replayed: Replay, moment: int, start: int, measured: int | None, calle
                 add(before, owner(None if events.owners is None else events.owners[place]), replayed.sizes[place])
             else:
                 add(sums, events.stacks[place], replayed.sizes[place])
-    by_stack: dict[Stack, list[int]] = {}  # a recorder tells places inside of a line apart
+    by_stack: dict[Stack, list[int]] = {}  # a recorder distinguishes positions in a line
     for number, (size, blocks) in sums.items():
         both = by_stack.setdefault(recording.stacks[number], [0, 0])
         both[0] += size

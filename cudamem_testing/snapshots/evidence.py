@@ -36,7 +36,7 @@ class Records(Protocol):
 
     running: str | None
     trends: bool
-    """Whether the memory over a window is told as a line of bars."""
+    """Whether the memory over a window is shown as a line of bars."""
 
     @property
     def locator(self) -> Locator:

@@ -56,7 +56,7 @@ _BUILDERS = {
 
 
 def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
-    """The value pickled in ``data``. ``progress`` is told now and then which share of the bytes was read.
+    """The value pickled in ``data``. ``progress`` is called now and then with the share of bytes read.
 
     Raises:
         SnapshotError: if the pickle is cut off or damaged, or asks for anything but plain containers; a class that

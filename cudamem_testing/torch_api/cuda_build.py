@@ -183,7 +183,7 @@ _BETWEEN_CARDS: dict[str, Callable[..., Any]] = {
 
 
 class _NoMarks:
-    """NVTX, whose marks nobody reads here."""
+    """NVTX, whose marks have no effect here."""
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *arguments: 0

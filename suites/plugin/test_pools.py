@@ -1,4 +1,4 @@
-"""The pool check: a test that captured is told the pools that it left, another is not looked at."""
+"""The pool check: a test with captures reports the pools that it left; other tests are not checked."""
 
 from __future__ import annotations
 
