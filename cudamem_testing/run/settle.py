@@ -6,12 +6,12 @@ They run only when something is retained, in this order, and stop as soon as not
 2. each device finishes its work, so that blocks that wait for a stream are free;
 3. a collection of young garbage, and one of all garbage, unless a stream is capturing; that of all only while a block
    is left whose holder is not known to be more than garbage;
-4. for blocks that no Python object holds, libraries release their workspaces, unless a live CUDA graph may use them, and
-   CUDA memory that other processes have dropped is collected. If blocks have the sizes of workspaces and nothing else is
-   left, this comes first.
+4. for blocks that no Python object holds, libraries release their workspaces, unless a live CUDA graph may use them,
+   and CUDA memory that other processes have dropped is collected. If blocks have the sizes of workspaces and nothing
+   else is left, this comes first.
 
-What a step freed is shown: it is the evidence for the verdicts ``traceback`` and ``cycle``; what the second one freed was
-not kept by anything. The fourth needs the holders, so it is where they are found (``library workspace``).
+What a step freed is shown: it is the evidence for the verdicts ``traceback`` and ``cycle``; what the second one freed
+was not kept by anything. The fourth needs the holders, so it is where they are found (``library workspace``).
 PYTEST_DONT_REWRITE
 """
 
