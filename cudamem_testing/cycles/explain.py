@@ -206,7 +206,7 @@ class _Explanation:
             yield Cycle((UNSEEN,), tuple(tensor for tensor, _ in kept), UNSEEN), [memory for _, memory in kept]
 
     def _storages(self) -> Iterator[tuple[int, Storage, object]]:
-        """The storages of all tensors on the devices that count, each once: the first tensor stands for it."""
+        """The storages of all tensors on the devices that count, each once, by its first tensor."""
         seen: set[int] = set()
         for place in self._targets if self._question.kind is None else self._instances(TensorBase):
             for storage, carrier in carried_by(self._objects[place]):
@@ -236,7 +236,7 @@ class _Explanation:
     ) -> tuple[Cycle, list[StoredMemory]]:
         within = set(component)
         start = graph.nearest(members[0], holders, inside, _Outer(self._objects, within))
-        if start is None:  # nothing but dictionaries and tuples
+        if start is None:  # only dictionaries and tuples
             start = component[0]
         chain = self._turned(graph.shortest_cycle(start, self._edges, within))
         objects = [self._objects[one] for one in chain]

@@ -225,7 +225,7 @@ def _curves(tests: Sequence[TestRecord], room: int) -> Json:
     sizes: list[int] = []
     for points, stacks in _DETAIL:
         if sum(_written(some, points, stacks)[1]) * len(whole) > room * len(some) * 1.2:
-            continue  # by a sample far too large: writing all of them would tell no more
+            continue  # by a sample far too large: writing all of them would show no more
         made, sizes = _written(whole, points, stacks)
         if sum(sizes) <= room:
             return made

@@ -47,7 +47,7 @@ def curve(
         replayed: what was recorded until now.
         windows: of the test on this device, in the order in which they ended; they become stretches.
         now: the counters when the record was taken.
-        call: the name of the window whose peak is meant; without such a window it is the peak of everything.
+        call: the name of the window whose peak counts; without such a window it is the peak of the whole record.
         before: what is said of blocks from before the first window, or where there is none, before the first event.
     """
     recording = replayed.recording
@@ -125,7 +125,7 @@ def _times(recording: Recording, moments: Sequence[int]) -> tuple[int, ...] | No
 
 
 def _bands(replayed: Replay, moments: Sequence[int], called: str) -> Iterable[Band]:
-    """The largest lines by their highest point, all others together, and what was there before."""
+    """The largest lines by their highest point, all others together, and earlier memory."""
     owners = _Owners(replayed)
     points = len(moments)
     older: _Owner = (called, "before")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cudamem_testing.snapshots.replay import Replay
 
 BEFORE = "this test, before the window"
-#: Fewer events make no line of bars; and the most bars of one, which fits into 80 columns with what stands beside it.
+#: Fewer events make no line of bars; and the most bars of one, which fits into 80 columns with its label.
 FEW, STRETCHES = 8, 36
 DROPPED = "this test, or live before it: its first events were dropped"
 

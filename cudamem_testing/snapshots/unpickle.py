@@ -128,7 +128,7 @@ class _Machine:
             elif code == 0x7D:  # EMPTY_DICT
                 push({})
             elif code == 0x5D:  # EMPTY_LIST
-                if data[at : at + 3] == _STACK and not self.others:  # one of frames, which are there already
+                if data[at : at + 3] == _STACK and not self.others:  # one of frames, which exist already
                     last = self.run_end(at + 2)
                     if last:
                         push(self.stack_of(data[at + 2 : last]))

@@ -105,7 +105,7 @@ MEANINGS: dict[Verdict, Meaning] = {
     ),
     Verdict.NOT_RECOVERED: Meaning(
         "an allocation failed on purpose, and the code did not leave everything as before, or completely changed",
-        "restore state in a finally block, and change it only when all memory is there",
+        "restore state in a finally block, and change it only when all memory is allocated",
         FAILS,
         (
             "state that is set before the work and reset behind it, without try and finally",
