@@ -154,7 +154,7 @@ def _accept(given: argparse.Namespace) -> int:
         path = given.known_file or given.root / PLACE
         try:
             accepted = accept_known(path, name_of(path, given.root), given.root, causes(run), record=given.known)
-        except OSError as error:  # the other files may lie where there is room
+        except OSError as error:  # there may be room for the other files
             unwritten = error
         else:
             refused = bool(accepted.refused)

@@ -6,7 +6,7 @@ neighbours do. So each process that runs tests also times a fixed piece of work,
 the limit is a number of references.
 
 Each report carries its part to the process that started the workers, which writes the sum of each test into pytest's
-cache. So the test that reads it has fresh times of the whole run, whatever worker ran what: ``make test-all`` is
+cache. So the test that reads it has fresh times of the whole run, from all workers: ``make test-all`` is
 ``make test`` and then a run of the rest.
 """
 

@@ -14,7 +14,7 @@ _WORDS = (
 
 
 def path(root: str, *steps: tuple[Kind, str, str], kind: RootKind | None = None) -> Path:
-    """A chain of references from a root; its kind is told by its first word unless one is given."""
+    """A chain of references from a root; its kind follows from its first word unless one is given."""
     word, known = next(((word, one) for word, one in _WORDS if root.startswith(word)), ("", RootKind.HARNESS))
     name = root.removeprefix(word).partition(" (")[0].strip("'")
     return Path(root, kind or known, tuple(Step(Reference(one, text), type_) for one, text, type_ in steps), name)

@@ -18,7 +18,7 @@ def check(name, mode, device):
     with tracking(device) as tracker, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if device == "cpu" and not tracker.recorders[0].tells_blocks:
-            pytest.skip("blocks of the CPU are told apart by the compiled recorder only")
+            pytest.skip("only the compiled recorder records single blocks of the CPU")
         profile = profiled(tracker, name, mode, device)
     peak = profile.peak(device)
     assert (peak.total, peak.differences) == (peak.measured, ())

@@ -1,4 +1,4 @@
-"""Garbage before its finalizers run: all of it, none else, and nobody notices."""
+"""Garbage before its finalizers run: all of it, nothing else, and without side effects."""
 
 from __future__ import annotations
 

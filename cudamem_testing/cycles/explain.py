@@ -41,7 +41,7 @@ MOST_BEYOND = 20_000
 ENDS = 24
 #: Cycles of the same classes in one collection that are read; what others keep is counted with those.
 MOST_ALIKE = 8
-NOBODY = -1
+NO_KEEPER = -1
 UNSEEN = "(through C++, where it cannot be followed)"
 
 Allocated = Callable[[str, int], "Stack | None"]
@@ -193,10 +193,10 @@ class _Explanation:
         keeper = graph.keepers(found, self._edges)
         groups: dict[int, list[int]] = {}
         for target in targets:
-            groups.setdefault(keeper.get(target, NOBODY), []).append(target)
+            groups.setdefault(keeper.get(target, NO_KEEPER), []).append(target)
         cyclic = Counter(keeper[one[0]] for one in found if graph.is_cyclic(one, self._edges))
         sizes = Counter(keeper.values())
-        unseen = groups.pop(NOBODY, None)
+        unseen = groups.pop(NO_KEEPER, None)
         for place, members in sorted(groups.items(), key=lambda pair: -self._bytes(pair[1])):
             members.sort(key=lambda one: -self._bytes([one]))
             inside = _Region(keeper, place)
@@ -206,7 +206,7 @@ class _Explanation:
             yield Cycle((UNSEEN,), tuple(tensor for tensor, _ in kept), UNSEEN), [memory for _, memory in kept]
 
     def _storages(self) -> Iterator[tuple[int, Storage, object]]:
-        """The storages of all tensors on the devices that count, each once: the first tensor stands for it."""
+        """The storages of all tensors on the devices that count, each once, by its first tensor."""
         seen: set[int] = set()
         for place in self._targets if self._question.kind is None else self._instances(TensorBase):
             for storage, carrier in carried_by(self._objects[place]):
@@ -236,7 +236,7 @@ class _Explanation:
     ) -> tuple[Cycle, list[StoredMemory]]:
         within = set(component)
         start = graph.nearest(members[0], holders, inside, _Outer(self._objects, within))
-        if start is None:  # nothing but dictionaries and tuples
+        if start is None:  # only dictionaries and tuples
             start = component[0]
         chain = self._turned(graph.shortest_cycle(start, self._edges, within))
         objects = [self._objects[one] for one in chain]

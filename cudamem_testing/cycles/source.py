@@ -243,6 +243,6 @@ def _last_name(node: ast.AST) -> str:
 
 
 def _is_inside(scope: str, cls: str) -> bool:
-    """Whether code stands in a class; both by qualified name."""
+    """Whether code is inside a class; both by qualified name."""
     cls = cls.replace("<locals>.", "")
     return scope == cls or scope.startswith(f"{cls}.")

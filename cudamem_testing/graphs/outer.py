@@ -1,6 +1,6 @@
 """External state: everything that a function can reach besides what it creates, before and after a call.
 
-A picture of it maps paths (``self.history``, ``counter['n']``) to what is there: values, sizes of
+A picture of it maps paths (``self.history``, ``counter['n']``) to what they hold: values, sizes of
 containers, identities of storages. The difference of two pictures is what the call changed, and what no replay will
 change again. PYTEST_DONT_REWRITE
 """

@@ -170,7 +170,7 @@ def thawed() -> Iterator[None]:
 def _somebody_froze() -> bool:
     """Whether ``gc.freeze()`` was called and not undone.
 
-    The count alone does not tell: CPython 3.12 sets immortal objects aside with the frozen ones whenever a collection
+    The count alone is not enough: CPython 3.12 sets immortal objects aside with the frozen ones whenever a collection
     meets them (``update_refs`` in ``gcmodule.c``), so it is about 375 if nothing was frozen. To thaw and freeze then
     would freeze the whole process. But freezing freezes everything that is tracked, and one object has existed from
     the start and is not immortal: the module ``builtins``. The collector lists what is not frozen. No collection

@@ -17,7 +17,7 @@ class Place:
     """Blocks that were live at the peak and came from one line of code.
 
     ``name`` is ``file::qualname`` and ``text`` what is written at the line, so that edits elsewhere change neither;
-    ``nth`` tells lines of one function apart that say the same, counted from 0. Without a text it is the whole
+    ``nth`` distinguishes equal lines of one function, counted from 0. Without a text it is the whole
     function. ``bytes`` are those of ``blocks`` blocks, of which autograd kept ``saved`` bytes for backward.
     ``recorded`` is whether grad mode was on when most of them were made; ``None`` where that is unknown.
     """

@@ -62,8 +62,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A number off its baseline, and lines that grew, are new or gone; ``recorded`` and ``now`` tell environments
-    apart.
+    """A number off its baseline, and lines that grew, are new or gone; ``recorded`` and ``now`` name two environments.
 
     ``more`` counts further lines that grew or are gone.
     """

@@ -97,7 +97,7 @@ class Finding:
     ``cause`` the key by which findings are grouped. ``owner`` is the wider fixture that is judged, ``None`` for the
     test itself. ``standing`` is ``None`` for an unknown cause, ``remarks`` are what policy adds.
 
-    ``wording`` creates its text. ``allocated`` and ``holder`` are safe to print, whatever they quote;
+    ``wording`` creates its text. ``allocated`` and ``holder`` are safe to print, also with quoted text;
     ``cause`` is unchanged, because it is a key.
     """
 

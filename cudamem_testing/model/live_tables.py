@@ -19,7 +19,7 @@ from cudamem_testing.show.printable import elide, one_line
 from cudamem_testing.show.tables import Column, Table, begin, elide_path
 
 ROWS = 10
-#: What blocks from before the window are called if nobody owns them: in a test, and in a recording outside of one.
+#: The names of blocks from before the window without a known owner: in a test, and in a recording outside of one.
 BEFORE_TEST, BEFORE_RECORD = "live before the test", "live before the first recorded event"
 _OWNERS = 3
 _NUMBERS = (Column("size", "right"), Column("blocks", "right"))

@@ -97,7 +97,7 @@ def flag_of(name: str) -> str:
 
 
 def has_ini(name: str) -> bool:
-    """Whether a setting can stand in the ini file."""
+    """Whether the ini file can have a setting."""
     return name == FIRST_USE or any(option.name == name and option.ini for option in OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""What policy adds to a finding: told inside collections too, so it is imported alone. PYTEST_DONT_REWRITE"""
+"""What policy adds to a finding; imported alone, as it is used inside collections too. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

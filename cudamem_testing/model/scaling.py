@@ -183,7 +183,7 @@ class Scaling(Result):
         return [f"   {line}" for line in (*lines, *(f"note: {note}" for note in self.notes))]
 
     def table(self, series: Series) -> Table:
-        """Sizes, bytes, and the power by which they grew since the previous size."""
+        """Sizes, bytes, and the power of the growth since the previous size."""
         columns = (Column(series.variable, "right"), Column(self.metric, "right"), Column("grew like", "right"))
         rows = []
         for place, (size, number) in enumerate(zip(series.sizes, series.bytes, strict=True)):

@@ -90,7 +90,7 @@ def explain(
 
 
 def shortage(requested: int, held: int, allowed: int | None, free: int | None) -> int | None:
-    """Bytes by which a request exceeded the available memory; ``None`` if no bound is known."""
+    """The bytes that a request needed above the available memory; ``None`` if no bound is known."""
     bounds = [] if allowed is None else [allowed - held]
     bounds += [] if free is None else [free]
     return max(0, requested - max(0, min(bounds))) if bounds else None

@@ -16,7 +16,7 @@ from cudamem_testing.operators.rows import BETWEEN, OUTSIDE_MODEL, Phase, Row
 from cudamem_testing.show.tables import Column, Table
 
 COLUMNS = ("operators", "allocated", "freed", "forward kept", "backward kept", "temporary", "peak")
-"""What the tree of modules tells of each of them."""
+"""What the tree of modules shows of each of them."""
 STABLE = tuple(column for column in COLUMNS if column not in ("operators", "temporary"))
 """Those that do not move from one version of torch to the next: how many operators do the work, and what they need."""
 MODEL, OUTSIDE, OTHERS, TOTAL = "(model)", "(no module)", "(others)", "total"

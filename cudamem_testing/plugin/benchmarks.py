@@ -43,7 +43,7 @@ class Benchmarks:
 
 
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: Any, group_by: str) -> Groups:
-    """The groups of pytest-benchmark with memory behind the names: for the conftest.py that its command reads."""
+    """The groups of pytest-benchmark with memory after the names: for the conftest.py that its command reads."""
     from pytest_benchmark.plugin import pytest_benchmark_group_stats as groups_of
 
     return with_memory(groups_of(config, benchmarks, group_by), _compared(config))

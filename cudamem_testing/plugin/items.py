@@ -41,7 +41,7 @@ def place_at_test(report: pytest.TestReport, item: pytest.Item) -> None:
 
 
 def id_without_group(item: pytest.Item) -> str:
-    """The id without the ``@group`` that a worker of pytest-xdist puts behind it with ``--dist=loadgroup``."""
+    """The id without the ``@group`` that a worker of pytest-xdist appends with ``--dist=loadgroup``."""
     nodeid = item.nodeid
     if "@" not in nodeid or not item.config.getoption("loadgroup", False):
         return nodeid

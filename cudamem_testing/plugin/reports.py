@@ -102,7 +102,7 @@ class Reports:
             skipped = is_a(call.excinfo.value, pytest.skip.Exception)
             session.running.ended(call.excinfo.value, report.when, failed=report.failed, skipped=skipped)
         if call.when == "teardown" and call.excinfo is not None and not self._config.getoption("usepdb", False):
-            clear_frames(call.excinfo.value)  # a failure of teardown itself: it could not be let go before its report
+            clear_frames(call.excinfo.value)  # a failure of teardown itself: its report is made only now
 
     def take(self, nodeid: str) -> list[TestRecord]:
         """The records of a test that no report has delivered yet; they are then not delivered with the next one."""

@@ -155,7 +155,7 @@ def _write(order: Order, written: Written) -> None:
 
 
 def _named(name: str) -> str:
-    """The rank, where torch.distributed or its launcher tells it."""
+    """The rank, if torch.distributed or its launcher knows it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return f"rank {distributed.get_rank()}"

@@ -253,7 +253,7 @@ class WithoutEvidence:
         Raises:
             RuntimeError: always.
         """
-        raise RuntimeError("no allocation can be made to fail here: blocks cannot be told apart")
+        raise RuntimeError("allocations cannot be made to fail here: single blocks are not recorded")
 
 
 class WithoutWorkspaces:

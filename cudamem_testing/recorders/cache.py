@@ -162,7 +162,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def _locked(lock: Callable[[], object]) -> bool:
-    """Whether nobody else has the lock; also where there are none."""
+    """Whether no other process has the lock; true where there are no locks."""
     try:
         lock()
     except BlockingIOError:

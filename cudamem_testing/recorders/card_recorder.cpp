@@ -1,5 +1,5 @@
-// What the recorder of cards needs in C++, against more of torch's headers than the CPU recorder: the stacks of CUDA's
-// memory history, and whether pinned memory has changed. Nothing of CUDA is needed to compile it.
+// The C++ part of the recorder of cards, which uses more of torch's headers than the CPU recorder: the stacks of CUDA's
+// memory history, and whether pinned memory has changed. It compiles without CUDA.
 #include <pthread.h>
 
 #include "card_stacks.h"
@@ -17,29 +17,29 @@ const int at_fork = pthread_atfork(before_fork, after_fork, after_fork);
 
 }  // namespace
 
-// Once, before anything is switched on.
+// Called once, before anything is switched on.
 EXPORT void cudamem_add_unwinder(const Python* python) {
   gathering.python = *python;
   Traceback::addPythonUnwinder(new Unwinder);
 }
 
-// Whether stacks are gathered here from now on, and the code objects before whose frames they end. The GIL is held.
+// Sets whether stacks are gathered from now on, and the code objects before whose frames they end. Needs the GIL.
 EXPORT void cudamem_gather(int32_t on, const uint64_t* stops, uint32_t count) {
   for (uint32_t i = 0; i < kStopCodes; ++i) gathering.stops[i].store(i < count ? stops[i] : 0);
   if (on) gathering.code_watch.start(gathering.python.free_slot, [](void* code) { free_code(gathering, code); });
   gathering.on.store(on != 0, std::memory_order_release);
 }
 
-// Whether the text of stacks ends with a frame `<grad mode>`, `on` or `off`: that of the allocating thread.
+// Sets whether stacks as text end with a frame `<grad mode>`, `on` or `off`: the mode of the allocating thread.
 EXPORT void cudamem_tell_grad_mode(int32_t on) { gathering.tells_grad_mode.store(on != 0, std::memory_order_relaxed); }
 
-// How many distinct stacks are kept.
+// Returns how many distinct stacks are kept.
 EXPORT uint64_t cudamem_kept_stacks() {
   const StacksLock lock(gathering.mutex);
   return gathering.stacks.size();
 }
 
-// Drops the stacks that no record has; returns how many are kept. The GIL is held.
+// Drops the stacks that no record has; returns how many are kept. Needs the GIL.
 EXPORT uint64_t cudamem_trim_kept_stacks() {
   StackSet<Held, kMost>::Gone gone;
   uint64_t left;
@@ -52,8 +52,8 @@ EXPORT uint64_t cudamem_trim_kept_stacks() {
   return left;
 }
 
-// Whether pinned memory is what it was at the last call with these numbers, which are updated; 0 if torch does not
-// say. CUDA is initialised.
+// Returns whether pinned memory is unchanged since the last call with these numbers, which are updated; 0 if torch does
+// not show it. CUDA must be initialised.
 EXPORT int32_t cudamem_host_is_still(HostReading* last) {
   try {
     return HostCounters<at::HostAllocator>::is_still(last);

@@ -1,16 +1,16 @@
 // Python stacks for CUDA's memory history, without the GIL and without an object for every frame.
 //
-// torch asks the first of its unwinders for the Python frames of each allocation that it records, and the next one where
-// that gives none. Its own waits for the GIL, makes a frame object of every frame and counts a reference to each code
-// object, up and down: thirty frames below pytest that is more than the allocation itself costs. This one walks the
-// suspended frames (cpu_stacks.h) up to the harness that calls the test, and keeps the code of every distinct stack alive
-// for as long as a record has it. Switched on, it always gives a stack, so that torch's own is never asked: of a thread
-// without Python frames an empty one, of a deep one the innermost frames. An unwinder stays for the life of the process;
-// switched off it gives nothing.
+// For each allocation that torch records it calls the first of its unwinders for the Python frames, and the next one if
+// that returns none. Torch's own waits for the GIL, makes an object of every frame and changes the reference count of each
+// code object twice: thirty frames below pytest this costs more than the allocation. This one walks the suspended frames
+// (cpu_stacks.h) up to the harness that calls the test, and keeps the code of every distinct stack alive while a record
+// has it. Switched on, it always returns a stack, so that torch's own is never called: an empty one for a thread without
+// Python frames, the innermost frames of a deep one. An unwinder stays until the process ends; switched off it returns
+// nothing.
 //
-// Beside each stack it keeps whether the thread's grad mode was on, for the snapshots that ask for it.
+// With each stack it keeps whether the thread's grad mode was on, for snapshots that request it.
 //
-// torch asks outside the allocator's lock. What is dropped here may be dropped with it held.
+// torch calls it outside of the allocator's lock. Stacks may be dropped with that lock held.
 #pragma once
 
 #include <c10/core/GradMode.h>
@@ -24,13 +24,13 @@
 
 namespace cudamem {
 constexpr uint32_t kMost = 256;  // the innermost frames
-// In the place of a position: the code is a `Kept`, or null for an empty stack, of a thread without or with grad mode.
+// Instead of a position: the code is a `Kept`, or null for an empty stack of a thread without or with grad mode.
 constexpr int kWholeStack[] = {-1, -2};
 
 using Traceback = torch::CapturedTraceback;
 using StacksLock = std::lock_guard<BriefMutex>;
 
-// `holders` are the records that have a stack.
+// `holders` counts the records that have a stack.
 struct Held {
   uint64_t holders;
 };
@@ -38,7 +38,7 @@ using Kept = StackSet<Held, kMost>::Stack;
 
 struct Gathering {
   std::atomic<bool> on{false};
-  std::atomic<bool> tells_grad_mode{false};  // by a last frame of each stack that is put into words
+  std::atomic<bool> tells_grad_mode{false};  // by a last frame of each stack as text
   std::atomic<uint64_t> stops[kStopCodes] = {};
   BriefMutex mutex;
   Python python = {};
@@ -49,7 +49,7 @@ struct Gathering {
 // Never destroyed: records may be freed after static destructors have run.
 inline Gathering& gathering = *new Gathering;
 
-// The stack that is kept of this one, for one more record; null where there is no memory.
+// The kept copy of a stack, for one more record; null if there is no memory.
 inline Kept* held(const Walk<kMost>& stack) {
   const StacksLock lock(gathering.mutex);
   Kept* kept = gathering.stacks.find(stack);
@@ -60,7 +60,7 @@ inline Kept* held(const Walk<kMost>& stack) {
 
 class Unwinder final : public Traceback::Python {
  public:
-  // One frame that stands for all of a stack.
+  // One frame that represents a whole stack.
   std::vector<Traceback::PyFrame> gather() override {
     if (!canGather()) return {};
     Walk<kMost> stack;
@@ -75,7 +75,7 @@ class Unwinder final : public Traceback::Python {
     }
   }
 
-  // Many records have the same stack; each is put into words once.
+  // Many records have the same stack; its text is made once.
   void appendSymbolized(const std::vector<Traceback::PyFrame>& stacks, torch::SymbolizedTracebacks& into) override {
     std::vector<Traceback::PyFrame> frames;
     std::unordered_map<const void*, size_t> start;
@@ -108,11 +108,11 @@ class Unwinder final : public Traceback::Python {
     }
   }
 
-  // No record owns a reference, so the collector has nothing to see.
+  // No record owns a reference, so the collector has nothing to visit.
   int traverse(std::vector<Traceback::PyFrame>&, Traceback::visitproc, void*) override { return 0; }
   int clear(std::vector<Traceback::PyFrame>&) override { return 0; }
 
-  // Members of newer versions of torch. The traceback of forward in anomaly mode is a Python object: there is none here.
+  // Members of newer versions of torch. Records here have no traceback of the forward pass (anomaly mode).
   bool canGather() { return gathering.on.load(std::memory_order_acquire); }
   std::vector<std::string> gatherForwardTraceback() { return {}; }
 };

@@ -112,7 +112,7 @@ def _processes(device: Device) -> dict[int, int | None]:
 
 
 def visible_names() -> tuple[str, ...]:
-    """Names of the visible cards in CUDA's order; empty without NVML, or if it cannot tell which are visible."""
+    """Names of the visible cards in CUDA's order; empty without NVML, or if it does not know which are visible."""
     if simulated := torch_api.simulated_cards():
         return simulated
     names = all_names()

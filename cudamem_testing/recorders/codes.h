@@ -15,7 +15,7 @@ struct Frame {
 
 using FreeCode = void (*)(void*);
 
-// How many stacks name each code object. Called with the mutex of the stacks held.
+// Counts the stacks that name each code object. Called with the mutex of the stacks held.
 class Codes {
   struct Named {
     uint64_t stacks = 0;
@@ -23,7 +23,7 @@ class Codes {
   };
 
  public:
-  // Throws std::bad_alloc, and then none is named.
+  // Throws std::bad_alloc, and then names none of them.
   void name(const Frame* frames, uint32_t depth) {
     uint32_t there = 0;
     try {
@@ -34,7 +34,8 @@ class Codes {
     }
   }
 
-  // One stack less names them. Those that no other names and that are ours are added to `ours`, to be dropped.
+  // One stack that names them is dropped. Those that no other stack names, and whose last reference is ours, are added to
+  // `ours`, to be dropped.
   void forget(const Frame* frames, uint32_t depth, std::vector<uint64_t>* ours) {
     for (uint32_t i = 0; i < depth; ++i) {
       const auto found = named_.find(frames[i].code);
@@ -44,7 +45,7 @@ class Codes {
     }
   }
 
-  // Whether a code object is named whose last reference is about to end. Then that one is ours.
+  // Whether a stack names a code object whose last reference is about to be dropped. That reference is ours then.
   bool take(uint64_t code) {
     const auto found = named_.find(code);
     if (found == named_.end()) return false;
@@ -55,11 +56,11 @@ class Codes {
   std::unordered_map<uint64_t, Named> named_;
 };
 
-// Puts our function where Python looks for the one that frees code, and passes on to that one. Ours is put there once
-// and stays, since others may have put theirs above it.
+// Replaces the function with which Python frees code by ours, which calls that one. It is replaced once and stays,
+// because others may have replaced ours.
 class CodeWatch {
  public:
-  // With the GIL.
+  // Needs the GIL.
   void start(FreeCode* slot, FreeCode ours) {
     if (next_) return;
     next_ = *slot;

@@ -11,7 +11,7 @@
 
 #include "collector_python.h"
 
-// The objects that lie in the mark's list beside it. False where the list is not as expected.
+// Finds the objects in the mark's list beside it. Returns false if the list is not as expected.
 inline bool read_list(Object* mark, std::vector<Object*>* found) {
   const uintptr_t start = reinterpret_cast<uintptr_t>(link_of(mark));
   uintptr_t last = start;
@@ -21,14 +21,14 @@ inline bool read_list(Object* mark, std::vector<Object*>* found) {
       found->clear();
       return false;
     }
-    if (link->before & kGarbage) found->push_back(object_of(at));  // else it is the head of the list, no object
+    if (link->before & kGarbage) found->push_back(object_of(at));  // else it is the head of the list, not an object
     last = at;
     at = link->after & ~kFlags;
   }
   return true;
 }
 
-// The garbage, and what it alone holds of objects that this collection did not look at.
+// The garbage, and objects that only it holds and that this collection did not visit.
 class Garbage {
  public:
   struct Class {
@@ -54,15 +54,15 @@ class Garbage {
 
   const std::vector<Object*>& objects() const { return objects_; }
 
-  // A dictionary, and the place of the instance that has its values.
+  // A dictionary, and the index of the instance that has its values.
   struct Made {
     Object* dictionary;
     size_t owner;
   };
 
-  // Dictionaries that reading made of the values in an instance (Python 3.11 and 3.12) hold what was garbage: they are
-  // of it now, else the collector would take that for saved by a finalizer. Nothing but the instance holds them.
-  // Returns those that were made since this was called last.
+  // Dictionaries that reading created from the values in an instance (Python 3.11 and 3.12) hold garbage. They are added to
+  // it, else the collector would think that a finalizer resurrected what they hold. Only the instance holds them.
+  // Returns those that were created since the last call.
   const std::vector<Made>& adopt(Object* mark) {
     made_.clear();
     adopting_ = true;
@@ -86,7 +86,7 @@ class Garbage {
     return made_;
   }
 
-  // Judged once for each collection: another class may have this address later.
+  // Determined once for each collection: another class may have this address later.
   const Class& class_of(Object* object) {
     Object* const type = object->type;
     if (type == last_type_) return *last_;
@@ -107,18 +107,18 @@ class Garbage {
     return *last_;
   }
 
-  // What objects of one kind have in common: their class; functions, and methods bound to objects, their code.
+  // What objects of one kind have in common: their class, or the code of functions and bound methods.
   uint64_t kind_of(Object* object) {
     const uint64_t kind = class_of(object).kind;
     Object* const function = object->type == &PyMethod_Type ? PyMethod_Function(object) : object;
     if (function->type != &PyFunction_Type) return kind;
     Object* const code = PyFunction_GetCode(function);
-    const uint64_t line = static_cast<uint64_t>(PyCode_Addr2Line(code, -1));  // another code may lie there later
+    const uint64_t line = static_cast<uint64_t>(PyCode_Addr2Line(code, -1));  // other code may have this address later
     return kind ^ reinterpret_cast<uintptr_t>(code) << 1 ^ line << 48;
   }
 
   void traverse(Object* object, Visit visit, void* argument) {
-    // A module may show what was freed already (_asyncio of CPython 3.12); its namespace is an object of its own.
+    // A module may refer to freed objects (_asyncio of CPython 3.12); its namespace is a separate object.
     const Class& cls = class_of(object);
     if (cls.traverse && object->type != &PyModule_Type) cls.traverse(object, visit, argument);
   }
@@ -159,8 +159,8 @@ class Garbage {
   bool adopting_ = false;
 };
 
-// Which part of the garbage each object belongs to: parts have no reference to each other. That an object refers to its
-// class joins nothing, else the instances of a class that is garbage itself would be one part.
+// Finds the part of the garbage to which each object belongs: parts have no references to each other. References of
+// objects to their classes do not count, else all instances of a class that is garbage would be one part.
 // (Disjoint sets with path halving: Tarjan and van Leeuwen, 1984.)
 class Parts {
  public:

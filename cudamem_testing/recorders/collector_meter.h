@@ -1,12 +1,12 @@
-// How much memory of one owner garbage keeps, by where it was allocated: found without calling Python.
+// Measures how much memory of one owner garbage keeps, by where it was allocated, without calling Python.
 //
-// Objects of one kind have one class or one code, blocks of one kind the size and the calls that allocated them. A part
-// of the garbage is shown where it has a kind that was not shown before; of the others the freed blocks are counted.
-// What autograd saved for a tensor is the rest of what the owner has no longer afterwards. Tensors of other devices and
-// wrappers, whose memory is not known at all, are always shown.
+// Objects of one kind have one class or one code; blocks of one kind have one size and the same calls that allocated
+// them. A part of the garbage is shown if it has a kind that was not shown before; of other parts the freed blocks are
+// counted. The remaining memory that the owner no longer has afterwards was saved by autograd. Tensors of other devices
+// and wrappers, whose memory is unknown, are always shown.
 //
-// Parts that were shown to the watch stay known until it is another's turn, by the number of objects and blocks of each
-// kind in them. When a part like that comes back after `begin`, the watch is asked whether it recognises it.
+// Parts that were shown to a watch stay known until another watch is metered, by the number of objects and blocks of each
+// kind. When a similar part appears after `begin`, the watch is asked whether it recognises it.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -29,24 +29,23 @@ class Meter {
   using BlockAt = int32_t (*)(uint64_t, cudamem::Block*);
   using Totals = int32_t (*)(uint32_t, cudamem::OwnerTotals*);
 
-  // Blocks that one collection freed, and the block that was shown in their place: that of a collection at an address,
-  // zeros where there is none. Where `saved` is not 0, autograd had saved them, for what was shown there; `size` is that
-  // of all then.
+  // Blocks that one collection freed, and the block that was shown for them, by collection and address; zeros if there is
+  // none. If `saved` is not 0, autograd had saved them for what was shown there, and `size` is their sum.
   struct Count {
     uint64_t collection, size, blocks, shown_in, address, saved;
   };
-  // A part of what is shown: how many of the chosen objects, which come one part after the other, and what tells it
-  // from others, zero where it has memory that is not known.
+  // A part of what is shown: how many of the chosen objects, which are in the order of the parts, and its fingerprint,
+  // zero if some of its memory is unknown.
   struct Part {
     uint64_t fingerprint, objects;
   };
-  // Whether the watch recognises a part by its fingerprint and its objects; gets dictionaries that asking made.
+  // Whether the watch recognises a part by its fingerprint and its objects; gets dictionaries that this created.
   using Recognise = std::function<bool(uint64_t, const std::vector<Object*>&, std::vector<Garbage::Made>*)>;
 
   Object* watch = nullptr;
   uint64_t small = 0;  // bytes that garbage kept below the limit
 
-  // Starts metering for a watch; `impl_offset` is where the object of a tensor has the address of its C++ tensor.
+  // Starts metering for a watch; a tensor's object has the address of its C++ tensor at `impl_offset`.
   void begin(Object* new_watch, BlockAt block_at, Totals totals, uint32_t impl_offset, Object* parameter,
              uint32_t owner, uint64_t limit) {
     auto parts = std::move(parts_);
@@ -63,7 +62,7 @@ class Meter {
     limit_ = limit;
   }
 
-  // Chooses the objects of a collection that are to be shown.
+  // Chooses the objects of a collection to show.
   std::vector<Object*> choose(Garbage& garbage, uint64_t collection, const Recognise& recognise) {
     collection_ = collection;
     forget();
@@ -91,7 +90,7 @@ class Meter {
       small += bytes;
       return {};
     }
-    if (below_ && small + live().bytes < limit_) {  // however much autograd saved, it is not enough
+    if (below_ && small + live().bytes < limit_) {  // not enough, even with all that autograd may have saved
       before_ = live().bytes;
       return {};
     }
@@ -101,7 +100,7 @@ class Meter {
   // The parts that `choose` chose last.
   const std::vector<Part>& parts() const { return chosen_; }
 
-  // Bytes that are not among what is shown.
+  // Bytes that are not part of what is shown.
   uint64_t unshown() const {
     uint64_t bytes = small;
     for (const Held& one : counted_) bytes += one.block.size;
@@ -110,7 +109,7 @@ class Meter {
 
   bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_; }
 
-  // A collection is over; `looked` says whether the chosen objects were read.
+  // A collection has ended; `looked` is whether the chosen objects were read.
   void finish(bool looked) {
     const auto is_gone = [this](const Held& one) { return is_freed(one.block); };
     if (looked && std::all_of(shown_.begin(), shown_.end(), is_gone)) {
@@ -126,7 +125,7 @@ class Meter {
     for (const Held& one : counted_) {
       rest.take(is_gone(one) ? one.block.size : 0);
       if (below_ && !looked && !known_.count(one.kind)) small += one.block.size;
-      // A finalizer may have saved what was shown instead: then a later collection shows what it was.
+      // A finalizer may have resurrected what was shown: a later collection then shows it.
       if ((looked || known_.count(one.kind)) && is_freed(one.block)) count(one);
     }
     if (saved_part_ && rest.bytes && rest.blocks) freed_.push_back({collection_, 0, saved_part_, rest.bytes, rest.blocks});
@@ -148,7 +147,7 @@ class Meter {
   struct Held {
     size_t place;
     cudamem::Block block;
-    // Its own, and that of the part of the garbage that holds it, zero where it is not known; see `Described`.
+    // Its own kind, and the part of the garbage that holds it, by kind and fingerprint, zero if unknown; see `Described`.
     uint64_t kind, part, fingerprint;
   };
   struct Place {
@@ -173,18 +172,18 @@ class Meter {
     size_t place;
     bool is_saved;
   };
-  // What is known of a part once it was shown: its kinds, and of its blocks where each was shown.
+  // What is known of a part that was shown: its kinds, and where each of its blocks was shown.
   struct Known {
     uint64_t part;
     std::vector<uint64_t> kinds;
     std::vector<std::pair<uint64_t, Place>> blocks;
   };
   struct Described {
-    uint64_t fingerprint, part;  // of as many of each kind; of these kinds, however many
+    uint64_t fingerprint, part;  // with as many of each kind; with these kinds in any number
     std::vector<uint64_t> kinds;
     bool is_saved, is_unknown, is_fresh;
   };
-  static constexpr size_t kMostParts = 4096;  // that stay known
+  static constexpr size_t kMostParts = 4096;  // the most parts that stay known
   static constexpr uint64_t kSaves = 0x5A7ED;
 
   static uint64_t mixed(uint64_t value) { return (value ^ value >> 29) * 0x9E3779B97F4A7C15ull; }
@@ -200,21 +199,21 @@ class Meter {
     below_ = false;
   }
 
-  // What the owner has.
+  // The owner's live memory.
   Live live() const {
     cudamem::OwnerTotals totals = {};
     totals_(owner_, &totals);
     return {totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0, totals.blocks};
   }
 
-  // Adds the block of a tensor, and that of its gradient; whether that is all, or what else there is.
+  // Adds the block of a tensor, and that of its gradient; returns whether that is all, or what else there is.
   Memory read(Object* object, size_t place, std::vector<Held>* held) {
     const char* const field = reinterpret_cast<const char*>(object) + impl_offset_;
     const c10::TensorImpl* const impl = *reinterpret_cast<c10::TensorImpl* const*>(field);
     if (!add(impl, place, held)) return Memory::kUnknown;
     if (!impl->autograd_meta()) return Memory::kRead;
     if (object->type != parameter_) return Memory::kSaved;
-    // A tensor in C++ is nothing but a pointer.
+    // A tensor in C++ is only a pointer.
     const c10::TensorImpl* const grad = *reinterpret_cast<c10::TensorImpl* const*>(&impl->grad());
     const bool is_read = grad == c10::UndefinedTensorImpl::singleton() || add(grad, place, held);
     return is_read ? Memory::kRead : Memory::kUnknown;
@@ -298,7 +297,7 @@ class Meter {
     return found;
   }
 
-  // Whether a part is one that was shown before `begin`; it is known from here on then.
+  // Whether a part was shown before `begin`; it is known from now on then.
   bool recognises(const Described& one, const Garbage& garbage, const std::vector<size_t>& members,
                   const Recognise& recognise, std::vector<Garbage::Made>* made) {
     const auto found = parts_.find(one.fingerprint);
@@ -312,7 +311,7 @@ class Meter {
     return true;
   }
 
-  // What autograd saved is told apart where it was saved for parts of one kind; else each such part is shown.
+  // Memory that autograd saved is attributed if it was saved for parts of one kind; else each such part is shown.
   void choose_saved() {
     std::unordered_set<uint64_t> kinds;
     bool is_shown = false;
@@ -333,10 +332,10 @@ class Meter {
     const Shown shown = {part, place};
     if (shown_for_.emplace(kind, shown).first->second.part != part) shared_.insert(kind);
     shown_for_.emplace(kind ^ part, shown);
-    shown_for_.emplace(part, shown);  // for what autograd saved
+    shown_for_.emplace(part, shown);  // for memory that autograd saved
   }
 
-  // Keeps what was shown for after the next `begin`.
+  // Keeps what was shown until after the next `begin`.
   void keep() {
     if (parts_.size() > kMostParts) parts_.clear();
     for (Described& one : described_) {
@@ -367,21 +366,21 @@ class Meter {
 
   BlockAt block_at_ = nullptr;
   Totals totals_ = nullptr;
-  bool below_ = false;   // whether what is known of a collection does not reach the limit
-  uint64_t before_ = 0;  // bytes of the owner before a collection of which more is not known
+  bool below_ = false;   // whether the known memory of a collection is below the limit
+  uint64_t before_ = 0;  // bytes of the owner before a collection about which nothing else is known
   uint32_t owner_ = 0, impl_offset_ = 0;
   uint64_t limit_ = 0, collection_ = 0;
-  uint64_t saved_part_ = 0;  // the kind of the parts for which autograd saved what is not told otherwise
+  uint64_t saved_part_ = 0;  // the kind of the parts to which memory saved by autograd is attributed
   Live saved_before_ = {};   // of the owner, before a collection of these
   Object* parameter_ = nullptr;
-  // Kinds that were shown before and, by kind of block, the first one that was shown; of those that parts of several
-  // kinds have, also by the kinds of both.
+  // Kinds that were shown before, with the first block that was shown of each kind of block; if parts of several kinds
+  // have such blocks, also by both kinds.
   std::unordered_set<uint64_t> known_, candidates_, shared_, seen_;
   std::unordered_map<uint64_t, Shown> shown_for_;
   std::vector<Held> shown_, counted_;
   std::vector<Described> described_;
   std::vector<Part> chosen_;
-  std::unordered_map<uint64_t, Known> parts_;  // by fingerprint; of the watch that was metered last
+  std::unordered_map<uint64_t, Known> parts_;  // by fingerprint, for the watch that was metered last
   Object* last_watch_ = nullptr;
   std::vector<Freed> freed_;
 };

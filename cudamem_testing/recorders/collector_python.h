@@ -1,4 +1,4 @@
-// Python's own interface as far as the watch over the collector uses it: declared here, so no headers are needed.
+// The parts of Python's interface that the collector watch uses, declared here so that no headers are needed.
 #pragma once
 
 #include <sys/types.h>
@@ -119,5 +119,5 @@ struct Link {
 inline Link* link_of(Object* object) { return reinterpret_cast<Link*>(object) - 1; }
 inline Object* object_of(uintptr_t link) { return reinterpret_cast<Object*>(reinterpret_cast<Link*>(link) + 1); }
 inline uint32_t references_to(const Object* object) { return static_cast<uint32_t>(object->references); }
-// The name of a class begins after the fields that every object with a size has.
+// The name of a class follows the fields that every object with a size has.
 inline const char* type_name(Object* type) { return *reinterpret_cast<const char**>(&reinterpret_cast<ssize_t*>(type)[3]); }

@@ -1,18 +1,18 @@
-// Shows the garbage of each collection before its finalizers run; calls Python only where there is something to see.
+// Shows the garbage of each collection before its finalizers run; calls Python only if it has wanted objects.
 //
 // The collector calls the callbacks of weak references to garbage when it knows all of it, and before it runs
-// finalizers and clears anything. So there is always an object of ours, the mark, that is garbage itself: it lies in the
-// collector's list beside the rest, which is read from there (PyGC_Head, the same from CPython 3.8 on; unfinalized.py
-// tries that first). The list is read and not written, but for dictionaries that reading the objects made: those are
-// put beside the rest (see `adopt`). The mark is freed before the collector counts.
+// finalizers and clears anything. So we always keep an object, the mark, that is garbage itself: it is in the collector's
+// list beside the other garbage, which is read from there (PyGC_Head, the same from CPython 3.8 on; unfinalized.py
+// verifies that first). The list is not written, except that dictionaries which reading the objects created are added
+// to it (see `adopt`). The mark is freed before the collector counts.
 //
-// No Python code runs for garbage without an instance of the wanted classes: no frame, no signal handler,
-// no replaced function. Where there is one, `look` of each watch is called. What a signal's handler raises
-// meanwhile is kept, and raised in the main thread at the next bytecode after the collection, as if the signal had come
-// then; a look that it ended begins again. Looking has room below the recursion limit, no profiler sees it, and it
-// finds the functions of `builtins` and of some modules as they were at first, whatever a test has put in their place.
+// No Python code runs for garbage without an instance of the wanted classes: no frame, no signal handler, no replaced
+// function. If there is an instance, `look` of each watch is called. An error that a signal handler raises meanwhile is
+// kept, and raised in the main thread at the next bytecode after the collection, as if the signal had arrived then; a
+// look that it interrupted is repeated. A look has room below the recursion limit, no profiler sees it, and it uses the
+// original functions of `builtins` and of some modules, even if a test has replaced them.
 //
-// All functions want the GIL. Python's own interface is declared here as far as it is used, so no headers are needed.
+// All functions need the GIL. The parts of Python's interface that are used are declared here: no headers are needed.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@
 
 namespace {
 
-// Calls that looking may nest, and how often it begins again after a signal's handler has ended it.
+// How deep the calls of a look may nest, and how often it is repeated after a signal handler interrupted it.
 constexpr int kRoom = 400, kAttempts = 5;
 
 struct Raised {
@@ -44,17 +44,17 @@ struct Callable {
 
 struct State {
   Object *mark_class, *watches, *wanted, *callbacks, *get_count, *get_freeze_count, *get_stats, *failure, *genuine;
-  Object* number;                             // the key of that of collections in what `get_stats` gives
-  int64_t told;                               // by `collections`, the last time
+  Object* number;                             // the key for the number of collections in the result of `get_stats`
+  int64_t told;                               // what `collections` returned last
   unsigned long main_thread;
-  bool adopts;                                // dictionaries that reading makes: Python 3.11 and 3.12
+  bool adopts;                                // dictionaries that reading creates: Python 3.11 and 3.12
   Callable *at_garbage, *at_end;
-  Object *mark, *reference, *spent;           // the mark is borrowed: it holds itself; the last mark's reference
+  Object *mark, *reference, *spent;           // `mark` is borrowed: it holds itself; `spent` is of the last one
   std::vector<Object*> looked;                // watches that wait for the end of this collection
-  std::vector<Object*> after;                 // watches with something to do outside
-  std::deque<Raised> raised;                  // what signal handlers raised
-  Meter meter;                                // of one of the watches
-  bool metered;                               // whether it read what it was shown
+  std::vector<Object*> after;                 // watches with something to do after the collection
+  std::deque<Raised> raised;                  // errors of signal handlers
+  Meter meter;                                // belongs to one of the watches
+  bool metered;                               // whether it has read what it was shown
   uint64_t seen;
   bool ending;
 };
@@ -84,7 +84,7 @@ class Quiet {
   int limit_;
 };
 
-// The values that names of modules had at first, put in their place for a while: triples of a namespace, a name, a value.
+// Temporarily restores the original values of names in modules: triples of a namespace, a name, a value.
 class Genuine {
  public:
   Genuine() {
@@ -131,7 +131,7 @@ bool begins_with(Object* text, const char* word) {
   return found && std::strncmp(found, word, std::strlen(word)) == 0;
 }
 
-// Whether a name belongs to this package or to torch: to what looking runs.
+// Whether a name belongs to this package or to torch, whose code a look runs.
 bool is_own_name(Object* name) {
   return begins_with(name, "cudamem_testing.") || begins_with(name, "torch.") || begins_with(name, "builtins");
 }
@@ -146,7 +146,7 @@ bool is_own_frame(Object* frame) {
   return own;
 }
 
-// A traceback without the frames of looking it begins with; they let go what they hold, which is garbage.
+// A traceback without its first frames, those of the look, which drop what they hold: it is garbage.
 Object* without_own_frames(Object* trace) {
   while (trace && trace != &_Py_NoneStruct) {
     Object* frame = PyObject_GetAttrString(trace, "tb_frame");
@@ -167,8 +167,8 @@ Object* without_own_frames(Object* trace) {
   return nullptr;
 }
 
-// Whether something else than looking raised it: a frame of something else did, or it is no error by its class, or its
-// class was created by user code (what one thread sets in another has no frame).
+// Whether something other than the look raised it: it has a frame of other code, or its class is not an Exception, or
+// user code created its class (an error that one thread sets in another has no frame).
 bool is_foreign(const Raised& raised) {
   if (raised.trace || !PyType_IsSubtype(raised.type, PyExc_Exception)) return true;
   Object* module = PyObject_GetAttrString(raised.type, "__module__");
@@ -194,8 +194,8 @@ void drop(const Raised& raised) {
   }
 }
 
-// Calls a method of a watch until nothing but itself ends it; its own error is given to `failed`. Whether it returned
-// something true.
+// Calls a method of a watch, again if something else interrupts it; its own error is passed to `failed`. Returns whether
+// its result is true.
 bool call(Object* watch, const char* name, Object* argument) {
   Object* failure = nullptr;
   bool answer = false, done = false;
@@ -255,12 +255,12 @@ void break_mark() {
   Object* const reference = state.reference;
   state.mark = state.reference = nullptr;
   if (state.spent) Py_DecRef(state.spent);
-  state.spent = reference;  // one that goes inside the collection is counted as garbage
+  state.spent = reference;  // one that is freed inside the collection is counted as garbage
   if (mark) PyObject_SetAttrString(mark, "me", &_Py_NoneStruct);
   PyErr_Clear();
 }
 
-// Whether a collection passes over objects: those of older generations (whose counters tell), or frozen ones.
+// Whether a collection skips objects: those of older generations, which the counters show, or frozen ones.
 bool is_partial() {
   bool partial = true;
   Object* counts = PyObject_CallNoArgs(state.get_count);
@@ -275,8 +275,8 @@ bool is_partial() {
   return partial;
 }
 
-// Collections of this process, also before anything was watched, in the upper half; in the lower one those in which no
-// mark of ours was found. None starts meanwhile, because the call makes objects.
+// The number of collections of this process, also before anything was watched, in the upper half; in the lower half the
+// number of those in which no mark was found. No collection starts meanwhile, although the call makes objects.
 int64_t collections() {
   const int enabled = PyGC_Disable();
   int64_t every = 0;
@@ -294,7 +294,7 @@ int64_t collections() {
   return state.told;
 }
 
-// Raises what was kept, in the main thread between two bytecodes; and calls what watches want to do outside.
+// Raises the kept errors, in the main thread between two bytecodes, and calls what watches do after the collection.
 int after_collection(void*) {
   while (state.raised.empty() && !state.after.empty()) {
     Object* const watch = state.after.back();
@@ -317,7 +317,7 @@ int after_collection(void*) {
 
 void schedule() {
   if (!state.raised.empty() && PyThread_get_thread_ident() != state.main_thread) {
-    // Set by another thread in this one: signal handlers run only in the main thread.
+    // Another thread set it in this one: signal handlers run only in the main thread.
     for (const Raised& raised : state.raised) {
       PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), raised.type);
       drop(raised);
@@ -349,7 +349,7 @@ Object* list_of(const std::vector<Object*>& objects) {
   return list;
 }
 
-// Calls a method of a watch with some garbage and numbers that say what it is, in the order of their pairs.
+// Calls a method of a watch with some garbage, and the numbers that describe it in pairs, in the same order.
 bool call_with(Object* watch, const char* name, const std::vector<Object*>& objects,
                const std::vector<Meter::Part>& parts) {
   Object* const list = list_of(objects);
@@ -370,7 +370,7 @@ bool call_with(Object* watch, const char* name, const std::vector<Object*>& obje
   return answer;
 }
 
-// Has each watch look at the garbage, or at what its meter chooses. Whether one did.
+// Calls each watch with the garbage, or with what its meter chooses. Returns whether one looked.
 bool look(Garbage& garbage) {
   bool looks = false;
   for (ssize_t i = 0; i < PyList_Size(state.watches); ++i) {
@@ -459,7 +459,7 @@ Callable* make_callable(Object* type, Vectorcall function) {
 
 }  // namespace
 
-// Begins, once a process. All arguments are kept for ever. `watches` is a list that the caller changes as it likes.
+// Starts; call it once in a process. All arguments are kept forever. The caller may change the list `watches`.
 EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_count,
                                        Object* get_freeze_count, Object* get_stats, Object* collect,
                                        Object* failure, Object* genuine, int32_t adopts) {
@@ -488,8 +488,8 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
   return 0;
 }
 
-// Puts a young mark in the place of the old one, which an earlier collection may have passed over. Looked for are
-// instances of the classes in the tuple `wanted`. Signals' handlers run in the main thread, whose identity is given.
+// Replaces the mark with a young one, because an earlier collection may have skipped the old one. The classes in the
+// tuple `wanted` are those whose instances are searched for. `main_thread` is the one that runs signal handlers.
 // Returns how many collections there were so far (see `collections`).
 EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
   const Quiet quiet;
@@ -514,20 +514,20 @@ EXPORT int64_t cudamem_collector_collections() { return collections(); }
 
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 
-// Measures for one watch, which is none for no watch: it is shown what may keep `limit` bytes, and of that what it was
-// not shown before. See collector_meter.h.
+// Measures for one watch, or for none: it is shown parts that may keep `limit` bytes and that it was not shown before.
+// See collector_meter.h.
 EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
                                     Object* parameter, uint32_t owner, uint64_t limit) {
   Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
   state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
 }
 
-// Copies what was counted and not shown; returns how many there are.
+// Copies the entries that were counted and not shown; returns how many there are.
 EXPORT uint64_t cudamem_collector_counts(Meter::Count* out, uint64_t room) {
   const std::vector<Meter::Count> counts = state.meter.counts();
   if (counts.size() <= room) std::copy(counts.begin(), counts.end(), out);
   return counts.size();
 }
 
-// Bytes that were not shown, also of the collection that is under way.
+// Returns the bytes that were not shown, including those of the current collection.
 EXPORT uint64_t cudamem_collector_unshown() { return state.meter.unshown(); }

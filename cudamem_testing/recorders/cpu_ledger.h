@@ -1,7 +1,7 @@
-// The ledger of the CPU recorder: which blocks are live, who owns them, how high memory went, what happened.
+// The ledger of the CPU recorder: live blocks and their owners, peaks, and events.
 //
-// Nothing here locks, allocates tensors or knows Python. Every member function is called with the recorder's one
-// mutex held, so the counters, the peak and the order of events are exact under any number of threads.
+// Nothing here locks, allocates tensors or uses Python. Every member function is called with the recorder's mutex held,
+// so the counters, the peak and the order of events are exact with any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace cudamem {
 
-// Records cross the C boundary as they are: fixed widths, no padding the reader would have to guess.
+// Records cross the C boundary unchanged: fixed widths, no implicit padding.
 struct Block {
   uint64_t pointer, size, sequence;
   uint32_t stack, owner, thread, unused;
@@ -28,8 +28,8 @@ struct Event {
   uint16_t kind, grad;  // grad: whether the thread's grad mode was on when it allocated
 };
 
-// `own` is as `allocated`, but no free of another owner's block lowers it: it rises and falls with what the owner in
-// force allocates, and frees of that.
+// `own` is like `allocated`, but frees of other owners' blocks do not lower it: it counts what the current owner allocates,
+// and frees of that.
 struct Reading {
   int64_t allocated, peak, own, own_peak;
   uint64_t peak_event, events, allocations, live_blocks, allocated_total, unknown_frees, refusals;
@@ -46,8 +46,8 @@ struct Refusal {
   uint32_t stack, thread;
 };
 
-// Open addressing with linear probing and backward-shift deletion: no tombstones, so a program that allocates and
-// frees for ever keeps short probes and never grows the table. (Knuth, TAOCP 6.4, algorithm R.)
+// Open addressing with linear probing and backward-shift deletion: no tombstones, so probes stay short and the table does
+// not grow however long a program allocates and frees. (Knuth, TAOCP 6.4, algorithm R.)
 class BlockTable {
  public:
   BlockTable() : slots_(allocate(kFirst)), mask_(kFirst - 1) {}
@@ -63,7 +63,7 @@ class BlockTable {
     return nullptr;
   }
 
-  // Makes room for one more block; the only step that can fail, so it comes before anything is changed.
+  // Makes room for one more block. Only this step can fail, so it comes before anything is changed.
   void reserve_one() {
     if ((used_ + 1) * 5 <= capacity() * 3) return;
     const uint64_t old_capacity = capacity();
@@ -84,7 +84,7 @@ class BlockTable {
   void erase(Block* block) {
     uint64_t hole = static_cast<uint64_t>(block - slots_);
     for (uint64_t i = (hole + 1) & mask_; slots_[i].pointer; i = (i + 1) & mask_) {
-      // A block may move back into the hole unless its home lies (cyclically) after the hole.
+      // A block may move back into the hole unless its home is (cyclically) after the hole.
       if (((i - home(slots_[i].pointer)) & mask_) >= ((i - hole) & mask_)) {
         slots_[hole] = slots_[i];
         hole = i;
@@ -100,7 +100,7 @@ class BlockTable {
   }
 
  private:
-  static constexpr uint64_t kFirst = 256;  // small: few live blocks should touch few pages
+  static constexpr uint64_t kFirst = 256;  // small, so that few live blocks touch few pages
 
   static Block* allocate(uint64_t count) {
     void* memory = std::calloc(count, sizeof(Block));
@@ -120,8 +120,8 @@ class BlockTable {
   uint64_t mask_, used_ = 0;
 };
 
-// Reading the clock would cost as much as all else that an event needs, so events carry the processor's counter, and
-// readers translate along the line through two moments at which both were read.
+// Reading the clock would double the cost of an event, so events have the processor's counter, and readers convert it by
+// linear interpolation between two moments at which both were read.
 class Clock {
   struct Moment {
     int64_t ticks, ns;
@@ -164,8 +164,8 @@ class Clock {
   Moment start_ = {};
 };
 
-// The last `capacity` events. Indices count every event since the process started and never restart, so that an
-// index taken at a peak stays meaningful; a reader sees from `first()` what the ring no longer holds.
+// The last `capacity` events. Indices count every event since the process started, so an index of a peak stays valid; a
+// reader sees from `first()` which events the ring no longer has.
 class EventRing {
  public:
   uint64_t first() const { return total_ - start_ > capacity_ ? total_ - capacity_ : start_; }
@@ -174,7 +174,7 @@ class EventRing {
   Clock::Translation clock() const { return Clock::Translation(clock_); }
   const Event& at(uint64_t index) const { return ring_[index % capacity_]; }
 
-  // Pages are touched only as events arrive, and given back here when many were.
+  // Pages are touched only as events arrive, and returned here if there are many.
   bool restart(uint64_t capacity) {
     if (capacity != capacity_ || total_ - start_ > kKeep) {
       void* memory = nullptr;
@@ -233,7 +233,7 @@ class Owners {
 struct Ledger {
   static constexpr int kSlots = 256;
 
-  // An observer with a peak of its own.
+  // An observer with its own peak.
   struct Slot {
     bool taken;
     int64_t peak;
@@ -241,18 +241,18 @@ struct Ledger {
     int64_t own_peak;
   };
 
-  // What every allocation touches comes first and close together, the two big arrays last: at some hundred
-  // nanoseconds an operator, each more page that is touched shows.
+  // Fields that every allocation touches come first and close together, the two big arrays last: an operator takes some
+  // hundred nanoseconds, so each further page that is touched is measurable.
   BlockTable blocks;
   bool log_events = false;
   EventRing events;
   int64_t limit = -1;
-  int64_t promised = 0;  // admitted below the limit, not yet handed out by the allocator underneath
+  int64_t promised = 0;  // admitted below the limit, not yet allocated by the allocator underneath
   Refusal refusal = {};
 
  private:
   uint32_t owner_ = 0;
-  OwnerTotals current_ = {};  // of owner_, while it is that
+  OwnerTotals current_ = {};  // of owner_, while it is the current owner
   int64_t allocated_ = 0, peak_ = 0, freed_of_others_ = 0, own_peak_ = 0;
   uint64_t peak_event_ = 0, allocations_ = 0, allocated_total_ = 0, unknown_frees_ = 0;
   int slots_end_ = 0;
@@ -277,7 +277,7 @@ struct Ledger {
   void allocated(void* pointer, uint64_t size, uint32_t stack, uint32_t thread, bool grad = false) {
     const uint64_t key = reinterpret_cast<uint64_t>(pointer);
     blocks.reserve_one();
-    // An address that is handed out again was freed without our deleter (it was replaced): close the old block.
+    // An address that is handed out again was freed without our deleter, which was replaced: close the old block.
     if (Block* old = blocks.find(key)) remove(old, thread);
     const Block block{key, size, ++allocations_, stack, owner_, thread, 0};
     blocks.insert(block);
@@ -345,7 +345,7 @@ struct Ledger {
     return true;
   }
 
-  // After fork the child starts from nothing: frees it missed while passive would make the old ledger wrong.
+  // After a fork the child starts with an empty ledger: frees that it missed while passive would make the old one wrong.
   void forget() {
     blocks.clear();
     for (uint32_t i = 0; i < owners_.count(); ++i) totals_of(i) = {};
@@ -370,7 +370,7 @@ struct Ledger {
 
   bool is_taken(int slot) const { return slot >= 0 && slot < kSlots && slots_[slot].taken; }
 
-  // Passes the shared peak to every observer, so that a reset by one does not change the others.
+  // Copies the shared peak to every observer, so that a reset by one does not change the others.
   void fold() {
     for (int i = 0; i < slots_end_; ++i) {
       Slot& slot = slots_[i];

@@ -8,8 +8,8 @@
 
 namespace cudamem {
 
-// A mutex for sections of some ten nanoseconds: one atomic operation to take, a plain store to give back. Whoever
-// finds it taken for longer (the table grows, a reader copies) lets others run.
+// A mutex for sections of some ten nanoseconds: one atomic operation to lock, a plain store to unlock. A thread that waits
+// longer (the table grows, a reader copies) yields.
 class BriefMutex {
  public:
   void lock() {

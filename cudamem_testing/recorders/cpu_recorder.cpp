@@ -1,16 +1,16 @@
 // The CPU recorder: an allocator around torch's CPU allocator that keeps a ledger of its blocks.
 //
-// install() installs it; from then on every CPU tensor's storage, on any thread, passes through. It is loaded
-// once and never unloaded: storages keep a pointer to the allocator and to the deleter for as long as they live.
+// install() installs it; from then on it allocates the storage of every CPU tensor, on any thread. It is loaded once and
+// never unloaded: storages keep a pointer to the allocator and to the deleter for as long as they live.
 //
 // Rules that keep it safe
 //   - The context of a DataPtr is the data pointer, so the deleter needs nothing but the address (oneDNN relies on
-//     it too). The deleter of every block is ours, also of those handed out while passive: raw_deleter() promises so.
+//     it too). The deleter of every block is ours, also of those handed out while passive: raw_deleter() requires that.
 //   - One mutex guards the ledger and the stacks. Under it we neither call the allocator underneath nor drop a Python
 //     reference. A block leaves the ledger before it is freed and enters after it is allocated, so no address is ever
 //     live twice.
 //   - Nothing here waits for the GIL (see cpu_stacks.h). Calls from Python keep it.
-//   - A forked child starts passive: its allocations and frees go straight through until it installs for itself.
+//   - A forked child starts passive: its allocations and frees are only passed on until it installs its own recorder.
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -38,18 +38,18 @@ enum Mode { kPassive, kRecording, kDraining };  // kDraining: uninstalled, but r
 struct Shared {
   BriefMutex mutex;
   std::atomic<int> mode{kPassive};
-  std::atomic<bool> gather{false};    // stacks wanted, and Python is there to give them
+  std::atomic<bool> gather{false};    // stacks are gathered: they are requested, and Python is running
   std::atomic<bool> limited{false};   // a limit or a trap is set
   std::atomic<uint64_t> stops[kStopCodes] = {};
   std::atomic<uint32_t> threads{0};
-  std::atomic<c10::Allocator*> inner{nullptr};  // bound by the first install, for ever
+  std::atomic<c10::Allocator*> inner{nullptr};  // bound by the first install, forever
   std::atomic<c10::DeleterFnPtr> inner_free{nullptr};
   Python python = {};                 // written once, before `gather` is first set
   bool python_ready = false;
   CodeWatch code_watch;
   StackTable stacks;
   Trap trap;
-  Ledger ledger;                      // last: its tail is big and rarely touched
+  Ledger ledger;                      // last: its end is large and rarely touched
 };
 
 // Never destroyed: tensors may be freed after static destructors have run.
@@ -67,17 +67,17 @@ uint32_t thread_number() {
 c10::Allocator& inner() { return *shared.inner.load(std::memory_order_acquire); }
 c10::DeleterFnPtr inner_free() { return shared.inner_free.load(std::memory_order_acquire); }
 
-// The stack of the calling thread; without frames where none are gathered, or it has none.
+// The stack of the calling thread; without frames if none are gathered or it has none.
 Walk<kDepth> stack_here() {
   Walk<kDepth> stack;
   if (shared.gather.load(std::memory_order_acquire)) walk(shared.python, shared.stops, &stack);
   return stack;
 }
 
-// With the mutex held.
+// Called with the mutex held.
 bool is_limited() { return shared.ledger.limit >= 0 || shared.trap.on(); }
 
-// Its id, with the mutex held; 0 for one without frames.
+// Its id; 0 for a stack without frames. Called with the mutex held.
 uint32_t id_of(const Walk<kDepth>& stack) { return stack.depth ? shared.stacks.note(stack) : 0; }
 
 void release(void* pointer) {
@@ -91,8 +91,8 @@ void release(void* pointer) {
   inner_free()(pointer);
 }
 
-// Room below the hard limit, held from the check until the block is in the ledger or has failed. The block enters and
-// gives the room back in one section: no other thread can count the room twice.
+// Room below the hard limit, reserved from the check until the block is in the ledger or has failed. The block is entered
+// and the room released in one critical section: no other thread can count the room twice.
 class Promise {
  public:
   explicit Promise(size_t size) {
@@ -112,7 +112,7 @@ class Promise {
         return;
       }
     }
-    // Programs that retry match torch's messages: those of a card, or of the CPU's allocator.
+    // Programs that retry match torch's messages, which differ for a card and for the CPU's allocator.
     if (trapped) {
       throw c10::OutOfMemoryError(
           "CPU out of memory. DefaultCPUAllocator: can't allocate memory: you tried to allocate " +
@@ -125,8 +125,8 @@ class Promise {
       allocated = shared.ledger.refusal.allocated;
       limit = shared.ledger.refusal.limit;
     }
-    // Neither streams nor a C++ backtrace: where the compiler links its own standard library into this one, numbers
-    // written to a stream would look for torch's copy of the locale and crash.
+    // No streams and no C++ backtrace: if the compiler links its own standard library into this one, numbers written to a
+    // stream would use torch's copy of the locale and crash.
     throw c10::OutOfMemoryError(
         "CPU out of memory. Tried to allocate " + std::to_string(size) + " bytes with " + std::to_string(allocated) +
             " bytes allocated, over cudamem's limit of " + std::to_string(limit) + " bytes",
@@ -137,7 +137,7 @@ class Promise {
     const Lock lock(shared.mutex);
     shared.ledger.promised -= size_;
   }
-  // To be called with the mutex held.
+  // Called with the mutex held.
   void keep(void* pointer, size_t size, uint32_t stack, uint32_t thread, bool grad) {
     shared.ledger.allocated(pointer, size, stack, thread, grad);
     if (C10_LIKELY(size_ == 0)) return;
@@ -159,7 +159,7 @@ class Recorder final : public c10::Allocator {
     Promise promise(size);
     c10::DataPtr data = inner().allocate(size);
     void* const pointer = data.get();
-    // Empty tensors have no block, and a block freed in another way than announced could not be followed.
+    // Empty tensors have no block; a block with another deleter could not be followed.
     if (C10_UNLIKELY(!pointer || data.get_deleter() != inner_free())) return data;
     record(pointer, size, promise);
     return adopt(std::move(data));
@@ -199,8 +199,8 @@ void after_fork_in_child() {
 }
 const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
-// Registers without raising the priority that torch keeps beside the allocator (there is no way to read or lower
-// it): the first one that is accepted is the current one, so others can register as before.
+// Registers without raising the priority that torch keeps for the allocator (it can be neither read nor lowered): the
+// first accepted one is the current one, so others can register as before.
 bool put_in_place(c10::Allocator* allocator) {
   for (int priority = 0; priority < 256 && c10::GetCPUAllocator() != allocator; ++priority) {
     c10::SetCPUAllocator(allocator, static_cast<uint8_t>(priority));
@@ -281,7 +281,7 @@ EXPORT int32_t cudamem_owner_totals(uint32_t owner, OwnerTotals* out) {
   return 1;
 }
 
-// Copies the live blocks of an owner (or of all, below 0) while there is room; returns how many there are.
+// Copies the live blocks of an owner (of all if it is below 0) while there is room; returns how many there are.
 EXPORT uint64_t cudamem_scan(int64_t owner, Block* out, uint64_t room) {
   const Lock lock(shared.mutex);
   const BlockTable& blocks = shared.ledger.blocks;
@@ -296,7 +296,7 @@ EXPORT uint64_t cudamem_scan(int64_t owner, Block* out, uint64_t room) {
   return count;
 }
 
-// Copies the live block at an address; 0 where there is none.
+// Copies the live block at an address; returns 0 if there is none.
 EXPORT int32_t cudamem_block_at(uint64_t pointer, Block* out) {
   const Lock lock(shared.mutex);
   const Block* const block = shared.ledger.blocks.find(pointer);
@@ -305,7 +305,7 @@ EXPORT int32_t cudamem_block_at(uint64_t pointer, Block* out) {
   return 1;
 }
 
-// Sets how Python's frames are read; null before Python ends: then no more stacks are gathered.
+// Sets how Python's frames are read; null before Python ends, so that no more stacks are gathered.
 EXPORT void cudamem_set_python(const Python* python) {
   const Lock lock(shared.mutex);
   if (python && !shared.python.this_thread_state) shared.python = *python;
@@ -313,8 +313,8 @@ EXPORT void cudamem_set_python(const Python* python) {
   if (!python) shared.gather.store(false);
 }
 
-// Stacks are gathered only once Python is known. Returns what was on before: 1 for stacks, plus 2 for events. The caller
-// holds the GIL.
+// Switches stacks and events on or off; stacks need set_python first. Returns what was on before: 1 for stacks, plus 2
+// for events. The caller holds the GIL.
 EXPORT int32_t cudamem_set_recording(int32_t stacks, int32_t events) {
   const Lock lock(shared.mutex);
   const int32_t before = (shared.gather.load() ? 1 : 0) + (shared.ledger.log_events ? 2 : 0);
@@ -326,8 +326,8 @@ EXPORT int32_t cudamem_set_recording(int32_t stacks, int32_t events) {
   return before;
 }
 
-// Stacks end before the first frame that runs one of these code objects. The caller holds the GIL. `codes` has room
-// for kStopCodes; on return it holds the earlier ones, `*count` of them, whose references are now the caller's.
+// Sets the code objects before whose first frame stacks end. The caller holds the GIL. `codes` has room for kStopCodes; on
+// return it has the `*count` earlier ones, whose references the caller then owns.
 EXPORT void cudamem_swap_stop_codes(uint64_t* codes, uint32_t* count) {
   uint64_t earlier[kStopCodes];
   uint32_t earlier_count = 0;
@@ -358,7 +358,7 @@ EXPORT void cudamem_stack_counts(uint64_t* out) {
   out[1] = shared.stacks.overflow;
 }
 
-// Drops the stacks that no live block, no event in the ring and no last refusal or trap refers to. The caller holds the GIL.
+// Drops stacks to which no live block, event in the ring, last refusal or trap refers. The caller holds the GIL.
 EXPORT uint64_t cudamem_trim_stacks() {
   StackTable::Gone gone;
   {
@@ -386,7 +386,8 @@ EXPORT uint64_t cudamem_events_capacity() {
   return shared.ledger.events.capacity();
 }
 
-// Copies events from index `from` on (or the first kept) while there is room; says which were kept and where it began.
+// Copies events from index `from` on (or from the first kept one) while there is room; sets which were kept and where it
+// began.
 EXPORT uint64_t cudamem_events(uint64_t from, Event* out, uint64_t room, uint64_t* first, uint64_t* total) {
   const Lock lock(shared.mutex);
   const EventRing& events = shared.ledger.events;

@@ -1,16 +1,16 @@
 // Python stacks of allocations, without Python's headers and without the GIL.
 //
 // Torch operators release the GIL, so the thread that allocates usually does not hold it. It must not wait for it either:
-// the thread may hold a mutex of its own (a cache does), for which the thread that has the GIL is waiting. The GIL is not
-// needed to look at one's own frames: while a thread is inside a C++ call its interpreter frames are suspended, no other
-// thread changes their code, position or back link, and the frames keep their code objects alive. So the walk reads three
-// words per frame at offsets that the Python side found and verified with known frames (layout.py).
+// the thread may hold another mutex (a cache does), for which the thread that has the GIL is waiting. A thread can read its
+// own frames without the GIL: while it is inside a C++ call its interpreter frames are suspended, no other thread changes
+// their code, position or back link, and the frames keep their code objects alive. So the walk reads three words per frame,
+// at offsets that layout.py found and verified with known frames.
 //
-// A stack is an array of (code object, position), noted once and found again by these addresses. It outlives the call, so
-// its code objects must too: an address that is used again would show the names of other code. No reference can be counted
-// without the GIL, but none is needed while the frames are there. Later, whoever frees a code object has the GIL, and comes
-// to `Codes` first (`CodeWatch` replaces the slot of the type that frees one): code that a stack names is not freed, and its
-// last reference, which is about to end, is the table's from then on. PyCode_AddWatcher of Python 3.12 allows the same.
+// A stack is an array of (code object, position), stored once and found by these addresses. It outlives the call, so its
+// code objects must too: an address that is used again would show the names of other code. References cannot be counted
+// without the GIL, but while the frames exist none is needed. Later, code is freed only with the GIL, and the free calls
+// `Codes` first (`CodeWatch` replaces the type's slot for it): code that a stack names is not freed, and the table takes
+// over its last reference. PyCode_AddWatcher of Python 3.12 allows the same.
 //
 // Threads without Python frames have no stack: OpenMP workers and other C++ threads, autograd's device threads.
 #pragma once
@@ -38,11 +38,11 @@ struct Python {
   void* (*this_thread_state)();
   void (*keep)(void*);
   void (*drop)(void*);
-  FreeCode* free_slot;     // of the type of code objects: the function that frees one
+  FreeCode* free_slot;     // in the type of code objects: the function that frees one
   uint64_t code_type;
   int64_t type_offset;     // offset of the type in any object
   int64_t state_frame;     // offset in the thread state of the current frame, or of the struct that points to it
-  int64_t indirect_frame;  // offset of the current frame in that struct; negative: the thread state has it itself
+  int64_t indirect_frame;  // offset of the current frame in that struct; negative: it is in the thread state
   int64_t frame_code, frame_back, frame_position;
   int64_t code_start;      // position = pointer at frame_position - (code + code_start); negative: it is an index
   uint64_t shim;           // code of the internal frames between C and Python; 0 if they have none
@@ -58,7 +58,7 @@ struct Walk {
 
 inline uint64_t word(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
 
-// Of the frames of a stack. No step waits for the one before it, which keeps a deep stack cheap.
+// A hash of the frames of a stack. No step waits for the one before, so a deep stack is cheap.
 inline uint64_t hash_of(const Frame* frames, uint32_t depth) {
   uint64_t hash = depth, factor = 0x9E3779B97F4A7C15ull;
   for (uint32_t i = 0; i < depth; ++i, factor += 0xC2B2AE3D27D4EB4Eull) {
@@ -83,7 +83,7 @@ bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk<most>* 
   uint32_t depth = 0;
   for (; frame && depth < most; frame = word(frame + python.frame_back)) {
     const uint64_t code = word(frame + python.frame_code) & ~7ull;  // 3.14 tags references in the low bits
-    // Entry frames of the interpreter carry no code object, or all the same one.
+    // Entry frames of the interpreter have no code object, or all the same one.
     if (!code || code == python.shim || word(code + python.type_offset) != python.code_type) continue;
     bool stopped = false;
     for (uint32_t i = 0; i < stop_count; ++i) stopped |= stop[i] == code;
@@ -98,7 +98,7 @@ bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk<most>* 
   return depth > 0;
 }
 
-// Distinct stacks, found by their frames; `Tag` is what its user keeps of each. Called with the user's mutex held.
+// Distinct stacks, found by their frames; `Tag` is what the user stores with each. Called with the user's mutex held.
 template <typename Tag, uint32_t most>
 class StackSet {
  public:
@@ -106,7 +106,7 @@ class StackSet {
     uint64_t hash;
     Stack* next;
     uint32_t depth;
-    Frame frames[1];  // depth of them
+    Frame frames[1];  // `depth` of them
   };
 
   uint64_t size() const { return size_; }
@@ -121,7 +121,7 @@ class StackSet {
     return s;
   }
 
-  // Called inside the call that the frames are of. Null where there is no memory.
+  // Called inside the call whose frames these are. Returns null if there is no memory.
   Stack* insert(const Walk<most>& walk) {
     void* memory = nullptr;
     try {
@@ -142,10 +142,10 @@ class StackSet {
     return s;
   }
 
-  // Whether a code object that is about to be freed has to stay: the table has its last reference then.
+  // Whether a code object that is about to be freed must stay; the table then has its last reference.
   bool take(const void* code) { return codes_.take(reinterpret_cast<uint64_t>(code)); }
 
-  // What is left to do outside the mutex, with the GIL, once stacks were taken out.
+  // What remains to do outside of the mutex, with the GIL, after stacks were removed.
   class Gone {
    public:
     uint64_t drop(const Python& python) {
@@ -157,10 +157,10 @@ class StackSet {
    private:
     friend class StackSet;
     std::vector<Stack*> stacks_;
-    std::vector<uint64_t> codes_;  // of which the table had the last reference
+    std::vector<uint64_t> codes_;  // whose last reference the table had
   };
 
-  // Removes the stacks that are not kept.
+  // Removes the stacks that are not to be kept.
   template <typename Keep>
   Gone take_unless(Keep keep) {
     Gone gone;
@@ -204,7 +204,7 @@ class StackSet {
   Codes codes_;
 };
 
-// Python frees a code object, with the GIL, unless one of the owner's stacks names it.
+// Called with the GIL when Python frees a code object; keeps it if one of the owner's stacks names it.
 template <typename Owner>
 void free_code(Owner& owner, void* code) {
   bool taken;
@@ -224,8 +224,8 @@ struct Numbered {
   bool used;
 };
 
-// Every distinct stack seen by the CPU recorder. Ids count up and are never given out twice, so an id of a dropped stack
-// reads as unknown and never as another stack.
+// Every distinct stack of the CPU recorder. Ids are never used twice, so the id of a dropped stack is unknown, and never
+// another stack.
 class StackTable {
   using Stacks = StackSet<Numbered, kDepth>;
 
@@ -237,7 +237,7 @@ class StackTable {
   uint64_t size() const { return stacks_.size(); }
   uint64_t overflow = 0;
 
-  // The id of a stack, which is noted if it is new. 0 when the table is full, or there is no memory.
+  // The id of a stack, which is added if it is new. 0 if the table is full or there is no memory.
   uint32_t note(const Walk<kDepth>& walk) {
     const Stack* s = stacks_.find(walk);
     return s ? s->id : insert(walk);

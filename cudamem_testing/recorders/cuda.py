@@ -161,7 +161,7 @@ class CudaRecorder(WithoutOwners):
             self._history.stop()
 
     def pause(self) -> Callable[[], None]:
-        """Stop the history for a while; it begins again where it goes on."""
+        """Pause the history, which restarts without earlier events."""
         self.sleep()
         return partial(self.wake, limited=False)
 

@@ -1,5 +1,5 @@
-// The counters of a device, through c10's common interface of caching allocators (torch 2.9): nothing of CUDA is needed
-// to compile this. A reading takes about a microsecond, where torch's Python function builds nested dictionaries.
+// The counters of a device, through c10's common interface of caching allocators (torch 2.9); it compiles without CUDA. A
+// reading takes about a microsecond, much less than torch's Python function, which builds nested dictionaries.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,7 +13,7 @@
 #include <type_traits>
 
 namespace c10 {
-struct DeviceAllocator;  // incomplete where torch has none yet
+struct DeviceAllocator;  // incomplete in versions of torch without it
 }
 
 namespace cudamem {
@@ -24,16 +24,16 @@ struct DeviceReading {
   int64_t allocated, allocated_peak, requested, requested_peak, reserved, reserved_peak, active, active_peak;
   int64_t allocations, segments, retries, blocks, allocated_total;
   int64_t peaks[kPeaks];
-  bool more_peaks;  // the device keeps peaks that are not among these
+  bool more_peaks;  // the device has peaks that are not among these
 
-  // Whether the peaks equal the current levels: then there is nothing to reset.
+  // Whether the peaks equal the current levels, so that there is nothing to reset.
   bool at_rest() const {
     return allocated == allocated_peak && requested == requested_peak && reserved == reserved_peak &&
            active == active_peak;
   }
 };
 
-// What a repeated reader knows about a device.
+// What a reader keeps of a device between readings.
 struct DeviceWatch {
   DeviceReading last;
   int64_t told[kPeaks];  // the highest peaks reported to the reader
@@ -55,7 +55,7 @@ struct DeviceWatch {
   }
 };
 
-// Newer torch counts each private pool, too.
+// Newer versions of torch also count each private pool.
 template <typename Stats>
 auto has_private_pools(const Stats& stats, int) -> decltype(!stats.reserved_bytes_by_private_pools.empty()) {
   return !stats.reserved_bytes_by_private_pools.empty();
@@ -87,7 +87,7 @@ struct DeviceCounters<Allocator, std::void_t<decltype(sizeof(Allocator))>> {
 
   bool is_same(const DeviceCounters& other) const { return allocator == other.allocator && index == other.index; }
 
-  // Throws where the allocator keeps no statistics, or has no such device.
+  // Throws if the allocator keeps no statistics or has no such device.
   DeviceReading read() const {
     const auto stats = allocator->getDeviceStats(index);
     DeviceReading found = {

@@ -1,5 +1,5 @@
-// Whether the counters of pinned memory have changed, through ATen's interface of host allocators (torch 2.8). What they
-// are is asked through Python where they have: pinned memory seldom changes, and is asked for at every boundary.
+// Whether the counters of pinned memory have changed, through ATen's interface of host allocators (torch 2.8). If they
+// have, their values are read through Python: pinned memory seldom changes, and this check runs at every boundary.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -9,13 +9,13 @@
 #include <type_traits>
 
 namespace at {
-struct HostAllocator;  // incomplete where torch has none yet
+struct HostAllocator;  // incomplete in versions of torch without it
 HostAllocator* getHostAllocator(DeviceType);
 }
 
 namespace cudamem {
 
-// What tensors hold, what the allocator keeps, and requests; each with its peak.
+// Bytes in use, bytes that the allocator keeps, and requests; each with its peak.
 struct HostReading {
   int64_t held, held_peak, kept, kept_peak, requests, allocations;
 };

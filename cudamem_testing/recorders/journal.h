@@ -1,10 +1,10 @@
-// Journals: readings of the counters that one call takes and keeps, for callers who read at every operator.
+// Journals: readings of the counters that one call takes and stores, for callers that read at every operator.
 //
-// A note costs a fraction of a microsecond, because nothing is passed to Python before the end. Every call here keeps the
-// GIL, which guards the journals; the ledger has the recorder's mutex, a device's allocator has its own.
+// A note costs a fraction of a microsecond, because nothing is passed to Python before the end. Every call keeps the GIL,
+// which guards the journals; the recorder's mutex guards the ledger, and a device's allocator has its own.
 //
-// A device's allocator has one set of peaks: what a note resets is folded into every other journal of the
-// device, and into `highest`, which the caller passes on to all other readers.
+// A device's allocator has one set of peaks: those that a note resets are merged into every other journal of the device,
+// and into `highest`, which the caller passes on to all other readers.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Journal {
   int64_t highest[kPeaks] = {};
   std::vector<Note> notes;
 
-  // The current counters of the device, its peaks folded into the kept ones; those of the allocator stay.
+  // The current counters of the device, its peaks merged into the kept ones; those of the allocator stay.
   DeviceReading fold() {
     const DeviceReading found = counters.read();
     for (int i = 0; i < kPeaks; ++i) highest[i] = std::max(highest[i], found.peaks[i]);

@@ -1,7 +1,7 @@
-// The C calls of journals and of a device's counters; included by cpu_recorder.cpp alone, below what they use of it.
+// The C calls of journals and of a device's counters; only cpu_recorder.cpp includes it, below what they use of it.
 #pragma once
 
-// Whether torch counts for this device of a c10::DeviceType; nothing is reset.
+// Returns whether torch has counters for this device of a c10::DeviceType; resets nothing.
 EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
   DeviceCounters<c10::DeviceAllocator> counters;
   try {
@@ -15,8 +15,8 @@ EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
 
 // Reads the counters of a device. Returns 1 or 2 if it reset the peaks, because one was above the current level: 2
 // if one is higher than all reported ones, or `every` is set; 0 if there was nothing to
-// reset; 3 if nothing changed since the last reading, if that is `known`; -1 if torch must be asked: then nothing
-// was reset.
+// reset; 3 if nothing changed since the last reading, if that is `known`; -1 if they must be read through Python: then
+// nothing was reset.
 EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* watch, int32_t every, int32_t known) {
   DeviceCounters<c10::DeviceAllocator> counters;
   try {
@@ -33,8 +33,8 @@ EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* wat
   return watch->has_news() || every ? 2 : 1;
 }
 
-// A journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are
-// too many, -2: torch gives no counters of the device.
+// Opens a journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are
+// too many, -2: torch has no counters for the device.
 EXPORT int32_t cudamem_open_journal(int32_t type, int32_t index) {
   auto journal = std::make_unique<Journal>();
   if (type < 0) {
@@ -44,7 +44,7 @@ EXPORT int32_t cudamem_open_journal(int32_t type, int32_t index) {
   } else {
     try {
       if (!journal->counters.find(type, index)) return -2;
-      (void)journal->counters.read();  // throws where there are none
+      (void)journal->counters.read();  // throws if there are none
     } catch (const std::exception&) {
       return -2;
     }
@@ -88,8 +88,8 @@ EXPORT uint64_t cudamem_notes(int32_t handle, Note* out, uint64_t room) {
   return journal->notes.size();
 }
 
-// What a device's peaks were before notes reset them, since this was last asked (`highest`, kPeaks of them), those of
-// now included. Returns 0 where it is no device's journal.
+// Sets `highest` (kPeaks of them) to the device's peaks since the last call, including those that notes have reset.
+// Returns 0 if it is not a device's journal.
 EXPORT int32_t cudamem_take_highest(int32_t handle, int64_t* highest) {
   Journal* const journal = journals.get(handle);
   if (!journal || journal->slot >= 0) return 0;

@@ -1,4 +1,4 @@
-"""Finds the code of a line in the code that is loaded, to tell allocations there from others. PYTEST_DONT_REWRITE"""
+"""Finds the code of a line in the loaded code, to recognise allocations there. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def code_of_line(file: str, line: int) -> list[LineCode]:
 def _codes(file: str) -> Iterator[CodeType]:
     """The code of functions and of running frames, each with the code inside it.
 
-    The collector does not list functions that somebody froze: those of the file's own modules are read there.
+    The collector does not list frozen functions: those of the file's own modules are read there.
     """
     pending: list[CodeType] = [one.__code__ for one in gc.get_objects() if is_a(one, FunctionType)]
     pending += _codes_of_modules(file)

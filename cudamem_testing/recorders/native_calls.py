@@ -1,4 +1,4 @@
-"""The calls of the CPU recorder's library, and how their arguments and results lie in memory.
+"""The calls of the CPU recorder's library, and the layout of their arguments and results in memory.
 
 Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
 

@@ -96,7 +96,7 @@ class SharedPeaks:
 
     @property
     def has_lost(self) -> bool:
-        """Whether someone else has reset peaks since the last ``take``."""
+        """Whether other code has reset peaks since the last ``take``."""
         return self._lost is not None
 
     def peek(self) -> Stats:

@@ -1,7 +1,7 @@
-// A trap: the allocation that is made to fail, so that a program can be tested without memory running out.
+// A trap makes an allocation fail, so that a program can be tested without memory running out.
 //
-// A request counts when it is larger than `above` and, where there are places, was made at one of them. The `nth` that
-// counts fails, or each of them. Called with the mutex of its user held.
+// A request counts if it is larger than `above` and, if places are given, was made at one of them. The `nth` that counts
+// fails, or each of them. Called with the user's mutex held.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class Trap {
 
   bool on() const { return on_; }
 
-  // Whether a request fails. Nothing is asked of the allocator for an empty one.
+  // Whether a request fails. An empty one never reaches the allocator.
   bool springs(uint64_t size, const Frame* frames, uint32_t depth) {
     if (!on_ || size == 0) return false;
     ++trapped.requests;

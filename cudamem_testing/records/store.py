@@ -77,7 +77,7 @@ class Store(Generic[K, V]):
 
 
 def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
-    """Replace a file's content by a function of it; returns whether it changed. ``None`` stands for no file.
+    """Replace a file's content by a function of it; returns whether it changed. ``None`` means no file.
 
     Raises:
         OSError: it cannot be read or written; the old file is untouched. Exceptions of the function are raised too.

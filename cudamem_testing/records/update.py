@@ -125,7 +125,7 @@ def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
 
 
 def rename(pairs: Iterable[Renamed]) -> Updated:
-    """Give entries of a test, those of other environments as well, its new name; one that is there already stays."""
+    """Give entries of a test, those of other environments as well, its new name; an existing one stays."""
     total = Updated()
     for before, after, _ in pairs:
         try:

@@ -47,7 +47,7 @@ def read_stacks(data: Mapping[str, Any]) -> tuple[Stack, ...]:
     """The stacks of a report.
 
     Raises:
-        ValueError: where a part is of another type, or a stack has a frame that is not there.
+        ValueError: where a part is of another type, or a stack refers to a missing frame.
     """
     frames = [Frame(*one) for one in listed(_FRAME).read(data.get("frames", []), "frames")]
     found = []
@@ -72,7 +72,7 @@ def read_curve(data: Any, place: str, stacks: Sequence[Stack]) -> Curve:
     """One curve.
 
     Raises:
-        ValueError: where a part is missing, of another type, or speaks of points and stacks that are not there.
+        ValueError: where a part is missing, of another type, or refers to missing points or stacks.
     """
     read: Curve = _CURVE.read(data, place)
     points = len(read.moments)

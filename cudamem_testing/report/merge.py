@@ -91,7 +91,7 @@ def _extent(runs: Sequence[RunRecord]) -> Extent:
 
 
 def _above(nodeid: str) -> Iterator[str]:
-    """The file and the classes that an id lies in."""
+    """The file and the classes of an id."""
     end = nodeid.find("::")
     while end >= 0:
         yield nodeid[:end]

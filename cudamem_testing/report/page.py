@@ -34,7 +34,7 @@ MOST_BYTES = 4_300_000
 LEAST_FOR_CURVES = 1_000_000
 #: Points of a curve and stacks at its peak, in the order in which a page tries them.
 _DETAIL = ((400, 200), (200, 80), (100, 40), (50, 15), (25, 6))
-#: Curves by whose size it is told how much room all of them need.
+#: How many curves are measured to estimate the room that all of them need.
 _SAMPLE = 40
 _LONGEST_TEXT, _LONGEST_LINE = 20_000, 600
 
@@ -225,7 +225,7 @@ def _curves(tests: Sequence[TestRecord], room: int) -> Json:
     sizes: list[int] = []
     for points, stacks in _DETAIL:
         if sum(_written(some, points, stacks)[1]) * len(whole) > room * len(some) * 1.2:
-            continue  # by a sample far too large: writing all of them would tell no more
+            continue  # by a sample far too large: writing all of them would show no more
         made, sizes = _written(whole, points, stacks)
         if sum(sizes) <= room:
             return made

@@ -265,7 +265,7 @@ TEST = _test_alone()
 def run_to_json(run: RunRecord, listing: Callable[[Iterator[Any]], object] = list) -> Json:
     """The whole report.
 
-    ``listing`` makes what stands for each list of records, from an iterator that makes its items one at a time.
+    ``listing`` makes the value for each list of records, from an iterator that makes its items one at a time.
     """
     stacks = StackNumbers()
     return {

@@ -22,7 +22,7 @@ _DEFAULTS = {"expandable_segments": "False", "roundup_power2_divisions": "1", "p
 
 
 class Allocator(NamedTuple):
-    """The settings as text (``None`` if torch does not tell them), and the fraction of each card by its index."""
+    """The settings as text (``None`` if torch does not show them), and the fraction of each card by its index."""
 
     settings: str | None = None
     fractions: tuple[tuple[int, float], ...] = ()

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.live_tables import live_table
-from cudamem_testing.snapshots.evidence import lines_at_peak, moment_of
+from cudamem_testing.snapshots.evidence import moment_of
+from cudamem_testing.snapshots.explanations import lines_at_peak
 from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.windows.analysis import Analysis
 from cudamem_testing.windows.failing import FirstTry

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
 
 METRICS = ("peak", "retained", "allocations")
-_SHOWN = "cudamem"  # in a row of the table that has its memory behind the name
+_SHOWN = "cudamem"  # in a row of the table that has its memory after the name
 _FIXTURE = "pytest_benchmark.fixture", "BenchmarkFixture"
 Groups = list[tuple[Any, list[dict[str, Any]]]]
 

@@ -1,4 +1,4 @@
-"""Attributes blocks that record the number of their owner: exact to the byte, whatever else is allocated or freed.
+"""Attributes blocks that record the number of their owner: exact to the byte, also if others allocate and free.
 
 PYTEST_DONT_REWRITE
 """

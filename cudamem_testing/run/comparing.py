@@ -26,7 +26,8 @@ from cudamem_testing.objects import find_holders
 from cudamem_testing.recorders.identity import apart, is_real_card_of
 from cudamem_testing.records.baselines import Key
 from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
-from cudamem_testing.snapshots.evidence import allocations_before, failed, first_moment, moment_of
+from cudamem_testing.snapshots.evidence import allocations_before, first_moment, moment_of
+from cudamem_testing.snapshots.explanations import failed
 from cudamem_testing.snapshots.record import Kind as Event
 from cudamem_testing.snapshots.replay import moment_between
 from cudamem_testing.verdicts.changed import changed_places

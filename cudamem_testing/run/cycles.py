@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.findings import Finding, Kind, Severity
+from cudamem_testing.model.findings import Finding, Kind
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
     from cudamem_testing.cycles.explain import Question
     from cudamem_testing.cycles.memory import Memory
-    from cudamem_testing.model.facts import NotExplained
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.stacks import Stack
     from cudamem_testing.recorders.base import Recorder
@@ -58,7 +57,7 @@ class CycleCheck:
         self._notes = notes
         self._rules = rules
         self._watch = CycleWatch(self._question, self._note, draws=False)
-        self._problems: list[NotExplained] = []
+        self._problems: list[dict[str, Any]] = []
         self._subject: Subject | None = None
         #: Whether collections can be watched here.
         self.watches = True
@@ -162,15 +161,13 @@ class CycleCheck:
             self._small[str(self._counting.device)] += unshown
         judged = self._findings.of(found, self._small, subject.judged, asked, failed=failed)
         self._explained = {finding.device for finding in judged}
-        return [*map(self._findings.unexplained, self._problems), *self._findings.kept(judged)]
+        return [*(self._findings.unexplained(**one) for one in self._problems), *self._findings.kept(judged)]
 
     def _passed_over(self, missed: int) -> None:
-        from cudamem_testing.model.facts import NotExplained
-
         if self._skipped:
-            self._problems.append(NotExplained(seconds=MOST_SECONDS, later=self._skipped))
+            self._problems.append({"seconds": MOST_SECONDS, "later": self._skipped})
         if missed:
-            self._problems.append(NotExplained(unseen=missed))
+            self._problems.append({"unseen": missed})
 
     def completed(self, findings: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
         """Findings of leaks, without the remark that a collection freed something if cycles explain it. These are the
@@ -180,10 +177,7 @@ class CycleCheck:
             if finding.kind is not Kind.CYCLE:
                 yield finding
             elif finding.device not in self._explained and asked != "off":
-                from cudamem_testing.model.remarks import Remark
-
-                severity = Severity.FAIL if asked == "strict" else Severity.WARN
-                yield replace(finding, severity=severity).remarked(Remark.UNREAD)
+                yield self._findings.unread(finding, asked)
 
     def region(self) -> ReferenceCycles:
         """Finds the cycles of a block inside a test; the test itself is not judged by them."""
@@ -192,9 +186,7 @@ class CycleCheck:
         return Region(self._watch, lambda: self._ask(None))
 
     def _note(self, error: BaseException) -> None:
-        from cudamem_testing.model.facts import NotExplained
-
-        self._problems.append(NotExplained(error_text(error)))
+        self._problems.append({"error": error_text(error)})
 
     def _question(self) -> Question | None:
         if self._watch.seconds - self._before > MOST_SECONDS:

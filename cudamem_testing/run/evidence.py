@@ -10,11 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.recorders import cards
-from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.model.findings import Finding
 from cudamem_testing.run.ledger import Ledger
-from cudamem_testing.snapshots.evidence import Explainer, failed, unknown
 from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.run.curves import Curves
+    from cudamem_testing.snapshots.explanations import Explainer
     from cudamem_testing.snapshots.lifetimes import Counter
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
@@ -81,6 +79,8 @@ class Evidence:
 
     def explainer(self) -> Explainer:
         """Explains limits that broke at one moment."""
+        from cudamem_testing.snapshots.explanations import Explainer
+
         return Explainer(self)
 
     def draw(self, windows: Sequence[Window], now: Counters, path: str | Path) -> Path:
@@ -102,22 +102,26 @@ class Evidence:
 
         ``owners`` are the names of owners of blocks, by default those of tests.
         """
-        from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
-
         capture = self._tracker.recorder(device).capture()
-        return None if capture is None else replay(self.recording(capture, owners), counter)
+        return None if capture is None else self._replayed(self.recording(capture, owners), counter)
 
     def live_of(self, device: Device, number: int, label: str) -> list[Block]:
         """The live blocks of an owner, on a device whose blocks record one; its cost does not depend on other
         blocks.
         """
-        from cudamem_testing.snapshots.replay import replay
-
         capture = self._tracker.recorder(device).capture_of(number)
-        return [] if capture is None else [*replay(self.recording(capture, {number: label})).live_at()]
+        return [] if capture is None else [*self._replayed(self.recording(capture, {number: label})).live_at()]
+
+    @staticmethod
+    def _replayed(recording: Recording, counter: Counter = "allocated") -> Replay:
+        from cudamem_testing.snapshots.replay import replay  # each import costs every run, and few need this one
+
+        return replay(recording, counter)
 
     def unknown(self, device: Device, what: str = "live at the peak") -> NoEvidence:
         """The evidence for a device whose record has no events."""
+        from cudamem_testing.snapshots.explanations import unknown
+
         return unknown(self._tracker.recorder(device), what)
 
     def recording(self, capture: Capture, owners: Mapping[int, str] | None = None) -> Recording:
@@ -128,57 +132,15 @@ class Evidence:
 
     def purposes(self, window: Window) -> Iterator[Piece]:
         """What the window's peak was for, where the test recorded a profile around it."""
-        from cudamem_testing.model.evidence import Shown
+        from cudamem_testing.snapshots.explanations import purposes
 
-        try:
-            lines = next(filter(None, (profile.explain(window) for profile in self.profiles)), ())
-        except Exception as error:
-            yield failed(error)
-        else:
-            if lines:
-                yield Shown(lines)
+        yield from purposes(self.profiles, window)
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""
-        found: list[Finding] = []
-        for recorder in self._tracker.recorders:
-            try:
-                found += self._out_of_memory(recorder)
-            except Exception as error:
-                found.append(_refused(error_text(error), recorder.device))
-        if not found and not self._recorded:
-            found.append(_refused())
-        return found
+        from cudamem_testing.run.out_of_memory import findings
 
-    def _out_of_memory(self, recorder: Recorder) -> Iterator[Finding]:
-        refusal = recorder.refusal()
-        if refusal is None:
-            return
-        recording = self.recording(refusal.capture)
-        from cudamem_testing.model.stacks import NO_STACK
-        from cudamem_testing.oom.explain import explain
-
-        others = cards.other_processes(recorder.device)
-        fact = explain(
-            recording,
-            refusal.requested,
-            allowed=refusal.allowed,
-            base=refusal.base,
-            free=refusal.free,
-            others=others,
-            running=self.running,
-            source=self.locator.source,
-        )
-        yield Finding(
-            Kind.OOM,
-            Verdict.OUT_OF_MEMORY,
-            Severity.FAIL,
-            fact,
-            bytes=refusal.requested,
-            device=recorder.device,
-            allocated=None if fact.where is None else str(fact.where),
-            cause=f"oom {NO_STACK if fact.where is None else fact.where.place}",
-        )
+        return findings(self, self._tracker.recorders, recorded=self._recorded)
 
     def dump(self, folder: Path, nodeid: str) -> list[str]:
         """Write a snapshot of each device for a failed test; what was written or not, for people."""
@@ -197,9 +159,3 @@ class Evidence:
             except Exception as error:
                 said.append(f"{path} was not written: {error_text(error)}")
         return said or ["no snapshot: single blocks are not recorded here"]
-
-
-def _refused(error: str | None = None, device: Device | None = None) -> Finding:
-    from cudamem_testing.model.facts import Refused
-
-    return Finding(Kind.OOM, Verdict.OUT_OF_MEMORY, Severity.FAIL, Refused(error), device=device)

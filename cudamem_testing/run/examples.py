@@ -256,7 +256,7 @@ class Run:
         return (OverBudget(failing) if failing else None), found
 
     def _arguments(self, windows: Sequence[Window]) -> str:
-        """The arguments in words, where somebody may ask for them."""
+        """The arguments in words, if a report may need them."""
         examples = self._examples
         asked = len(examples._kept) < KEPT or any(one.retained != 0 or examples.is_highest(one) for one in windows)
         return self._describe() if asked else ""

@@ -97,7 +97,7 @@ class LeftBehind:
             there, left = left, self.still_live(left)
             end = Original.monotonic() + THREADS_SECONDS
             while any(block.device.is_card for block in left) and Original.monotonic() < end:
-                Original.sleep(0.005)  # autograd's thread of a card has yet to let go
+                Original.sleep(0.005)  # autograd's thread of a card has not released it yet
                 left = self.still_live(left)
             queued = sum(block.size for block in there) - sum(block.size for block in left)
             self._queued = max(self._queued, queued)
@@ -149,7 +149,7 @@ class LeftBehind:
 
 
 def _identity(block: Block) -> object:
-    """What tells a block from others: on a card, where blocks have no number, also who allocated it."""
+    """What identifies a block: on a card, where blocks have no number, also who allocated it."""
     return block.order or (block.device, block.address, block.size, inner(block.stack))
 
 

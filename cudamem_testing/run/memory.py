@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.run.analysis import analysis
 from cudamem_testing.snapshots.capture import recording_of
-from cudamem_testing.snapshots.evidence import Explainer, unknown
+from cudamem_testing.snapshots.explanations import Explainer, unknown
 from cudamem_testing.snapshots.pictures import churn_of_window, draw_window
 from cudamem_testing.snapshots.replay import replay
 from cudamem_testing.windows import memory

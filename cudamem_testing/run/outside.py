@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class OutsideCheck:
     """Follows the readings of each card.
 
-    Where other workers may use the ``shared`` cards, numbers of whole cards tell nothing of this process.
+    Where other workers may use the ``shared`` cards, numbers of whole cards say nothing about this process.
     """
 
     def __init__(self, tracker: Tracker, *, shared: bool = False) -> None:
@@ -57,7 +57,7 @@ class OutsideCheck:
 
 
 def _more(before: OutsideUse, now: OutsideUse) -> int:
-    """Bytes by which it grew; readings of two kinds are not compared."""
+    """Its growth in bytes; readings of two kinds are not compared."""
     if before.bytes is None or now.bytes is None or (before.process is None) is not (now.process is None):
         return 0
     return now.bytes - before.bytes

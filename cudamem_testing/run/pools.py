@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import collect_garbage
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.recorders.captures import Captures
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.pools import Pool, PoolUse
+    from cudamem_testing.model.findings import Finding
+    from cudamem_testing.model.pools import Pool
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.windows.tracker import Tracker
 
@@ -38,6 +38,7 @@ class PoolCheck:
             return [*leaked]
         from cudamem_testing.graphs.pools import pools_of
         from cudamem_testing.snapshots.capture import recording_of
+        from cudamem_testing.verdicts.pools import compiler_pool, empty_pool, is_graph_state
 
         self._captures.begun = False
         collect_garbage()
@@ -52,49 +53,15 @@ class PoolCheck:
                 pools = pools_of(recording_of(capture, self._evidence.locator))
                 new = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
                 compiled = torch_api.compiler_pools()
-                found += [_compiled(use, recorder.device) for use in new if use.pool in compiled]
+                found += [compiler_pool(use, recorder.device) for use in new if use.pool in compiled]
                 orphans = [use for use in new if use.pool not in compiled]
                 if orphans:
-                    beside = [one for one in found if _is_graph_state(one) and one.device == recorder.device]
+                    beside = [one for one in found if is_graph_state(one) and one.device == recorder.device]
                     found = [one for one in found if one not in beside]
-                    found += [_finding(use, recorder.device, nodeid, beside) for use in orphans]
+                    found += [empty_pool(use, recorder.device, nodeid, beside) for use in orphans]
                 self._known.update((recorder.device, use.pool) for use in pools.private)
         return found
 
     def close(self) -> None:
         """Notice no more captures."""
         self._captures.close()
-
-
-def _compiled(use: PoolUse, device: Device) -> Finding:
-    from cudamem_testing.model.facts import CompilerPool
-
-    return Finding(
-        Kind.POOL,
-        Verdict.COMPILER_CACHE,
-        Severity.NOTE,
-        CompilerPool(),
-        bytes=use.reserved,
-        device=device,
-        cause=f"{Kind.POOL.value} | {Verdict.COMPILER_CACHE.value}",
-    )
-
-
-def _finding(use: PoolUse, device: Device, nodeid: str, beside: Sequence[Finding]) -> Finding:
-    from cudamem_testing.model.facts import EmptyPool
-
-    return Finding(
-        Kind.POOL,
-        Verdict.UNATTRIBUTED,
-        Severity.WARN,
-        EmptyPool(use.pool, nodeid, tuple(one.bytes or 0 for one in beside)),
-        bytes=use.reserved,
-        device=device,
-        cause=f"{Kind.POOL.value} | {Verdict.UNATTRIBUTED.value} | {nodeid.partition('[')[0]}",
-    )
-
-
-def _is_graph_state(finding: Finding) -> bool:
-    from cudamem_testing.model.facts import Retained
-
-    return isinstance(finding.fact, Retained) and finding.fact.graph_state

@@ -13,7 +13,8 @@ from cudamem_testing.model.records import Unchecked
 from cudamem_testing.model.scaling import Series, TooFewSizes
 from cudamem_testing.model.sizes import count
 from cudamem_testing.model.windows import Window
-from cudamem_testing.snapshots.evidence import Records, lines_at_peak
+from cudamem_testing.snapshots.evidence import Records
+from cudamem_testing.snapshots.explanations import lines_at_peak
 
 LEAST_SIZES = 3
 

@@ -6,13 +6,12 @@ They run only when something is retained, in this order, and stop as soon as not
 2. each device finishes its work, so that blocks that wait for a stream are free;
 3. a collection of young garbage, and one of all garbage, unless a stream is capturing; that of all only while a block
    is left whose holder is not known to be more than garbage;
-4. for blocks that no Python object holds libraries are asked to give their workspaces back, unless a CUDA graph lives
-   that may use them, and CUDA memory that other processes have dropped is collected. Where blocks have the sizes of
-   workspaces and nothing else is left, this comes first.
+4. for blocks that no Python object holds, libraries release their workspaces, unless a live CUDA graph may use them,
+   and CUDA memory that other processes have dropped is collected. If blocks have the sizes of workspaces and nothing
+   else is left, this comes first.
 
 What a step freed is shown: it is the evidence for the verdicts ``traceback`` and ``cycle``; what the second one freed
-nobody kept. The fourth needs to know who
-holds what, and stands where that is found out (``library workspace``).
+was not kept by anything. The fourth needs the holders, so it is where they are found (``library workspace``).
 PYTEST_DONT_REWRITE
 """
 
@@ -30,7 +29,7 @@ Left = Mapping[Device, Owned]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: its name, what it does, and the verdict for what it frees (``None``: nobody kept that).
+    """One step: its name, what it does, and the verdict for what it frees (``None``: it was not kept).
 
     ``needed`` is asked when its turn comes: a step that cannot free what is left is passed over.
     """

@@ -183,8 +183,8 @@ class Settling:
     def _given_back(self, subject: Subject) -> list[Finding]:
         """Workspaces, if all that is left has sizes of workspaces: libraries are asked for them first.
 
-        A block that a library frees when asked is its workspace, whatever holds it. Any other block is settled as
-        usual.
+        A block that a library frees when asked is its workspace, even if something else holds it. Any other
+        block is settled as usual.
         """
         left = {device: self._blocks(device, subject) for device in self._left(subject)}
         if not all(

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 PROGRESS_SECONDS = 2.0
-#: Settings that nobody but their owner can set back: the runs that follow would differ.
+#: Settings that only their owner can restore: later runs would differ.
 _STOPS = ("inference mode", "torch function modes", "torch dispatch modes")
 
 

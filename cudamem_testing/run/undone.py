@@ -58,9 +58,7 @@ def _names(obj: Any, depth: int, read: set[types.CodeType]) -> Iterator[str]:
             yield from _mentioned(obj.gi_code, obj.gi_frame.f_lasti, obj.gi_frame.f_globals, local, depth, read)
             patches = referents(obj, obj.gi_frame)
             yield from _patched(patches, depth, read)
-            if any(
-                type(_bound_to(one)) is _PATCH_DICT for one in patches
-            ):  # it puts back all of the dictionary that it was given
+            if any(type(_bound_to(one)) is _PATCH_DICT for one in patches):  # it restores the whole dictionary
                 yield from _mentioned(obj.gi_code, -1, {}, {}, 0, read)
             for name, value in local.items():
                 if name.startswith(("teardown", "tearDown")):  # of a module or class, which pytest calls

@@ -18,7 +18,7 @@ from cudamem_testing.show.plots.style import CATEGORY_COLOURS
 class Bar:
     """A tensor: what it is called, its bytes and device, the steps during which it lives, and what it is for.
 
-    ``first`` is the step that makes it (-1 for what was there before), ``last`` the one that frees it (the number of
+    ``first`` is the step that makes it (-1 if it existed before), ``last`` the one that frees it (the number of
     steps for what stays). ``kind`` is its category, ``detail`` what a click shows, ``uses`` the steps that take it.
     """
 

@@ -22,7 +22,7 @@ class Progress:
         self._what = ""
 
     def step(self, what: str, *, long: bool) -> None:
-        """The next piece of work begins, such as ``replaying 1,000,000 events``; one that takes ``long`` is told."""
+        """The next step begins, such as ``replaying 1,000,000 events``; one that takes ``long`` is announced."""
         self._what = what
         self._next = self._clock() + EVERY
         if long:

@@ -1,8 +1,8 @@
-// The model of the caching allocator without a card, a machine's memory or torch: recorded events are replayed on it, under
-// these or other settings, to see what would have been reserved. See snapshots/whatif.
+// The model of the caching allocator without a card, real memory or torch: recorded events are replayed on it with the
+// same or other settings, to find what would have been reserved. See snapshots/whatif.
 //
-// Pools (the main one, those of graphs and of MemPool) are models of their own that share one driver, as in torch: what a
-// private pool holds serves nothing else.
+// Pools (the main one, those of graphs and of MemPool) are separate models that share one driver, as in torch: memory of a
+// private pool serves only that pool.
 #include "card_memory.h"
 
 #include <cstring>
@@ -15,7 +15,7 @@ using namespace cudamem;
 
 namespace {
 
-// Addresses without memory behind them; the lowest that fit, as the driver hands them out.
+// Addresses without memory behind them: the lowest that fit, as CUDA's driver returns them.
 class Addresses final : public Driver {
  public:
   explicit Addresses(size_t total) : total_(total) {}
@@ -40,7 +40,7 @@ class Addresses final : public Driver {
     return true;
   }
   void empty(char*, size_t size) override { taken_ -= size; }
-  void count(size_t size) { taken_ += size; }  // what was there before
+  void count(size_t size) { taken_ += size; }  // memory from before the record
   size_t total() const override { return total_; }
   size_t free() const override { return taken_ < total_ ? total_ - taken_ : 0; }
 
@@ -57,7 +57,7 @@ class Addresses final : public Driver {
   FreeRanges ranges_;
 };
 
-// Frees that wait for another stream are finished by an event of the record; each waits for a stream of its own.
+// An event of the record completes a free that waits for another stream; each such free waits for a separate stream.
 std::unordered_set<StreamId>& running() {
   static auto* const some = new std::unordered_set<StreamId>;
   return *some;
@@ -68,7 +68,7 @@ bool is_idle(StreamId stream) { return !running().count(stream); }
 
 enum class Did : unsigned char { alloc, free_requested, free_completed, probe };
 
-// What the replay takes: settings, then columns of equal length. A capacity of 0 is none.
+// The input of a replay: settings, then columns of equal length. A capacity of 0 means none.
 struct Job {
   int64_t expandable, max_split, max_unsplit_rounding, capacity, limited;
   double collect_above;
@@ -84,7 +84,7 @@ struct Job {
   const int64_t* empty;  // rows of 2: an event, and the pool whose cache is emptied before it; in the order of events
 };
 
-// Bytes; moments are numbers of events, -1 where there is none.
+// Bytes; moments are numbers of events, -1 for none.
 struct Result {
   int64_t peak_reserved, peak_moment, reserved, peak_allocated, allocated, fits, largest_free, unused;
   int64_t retries, failed, first_failed, segments;
@@ -203,7 +203,7 @@ class Run {
         const bool waits = at + 1 >= job_.events || static_cast<Did>(job_.did[at + 1]) != Did::free_completed ||
                            job_.address[at + 1] != address;
         if (waits) {
-          const StreamId marker = -2 - at;  // no stream of the record
+          const StreamId marker = -2 - at;  // not a stream of the record
           running().insert(marker);
           waiting_[address].push_back(marker);
           owner->use_on(block, marker);
@@ -247,7 +247,7 @@ class Run {
 
 }  // namespace
 
-// Replays a job; `reserved`, if not null, gets the reserved bytes after each event. 0, or -1 where it is malformed.
+// Replays a job; `reserved`, if not null, gets the reserved bytes after each event. Returns 0, or -1 if it is malformed.
 EXPORT int64_t cudamem_model_replay(const Job* job, Result* result, int64_t* reserved) {
   try {
     Run run(*job, result, reserved);

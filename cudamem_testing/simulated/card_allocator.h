@@ -1,4 +1,4 @@
-// What torch asks a card's allocator, answered by the model of it (card_memory.h), with a stack for every record.
+// The allocator of a card as torch uses it, implemented by a model (card_memory.h), with a stack for every record.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -24,7 +24,7 @@ struct Card {
   }
   static bool is_idle(StreamId stream) { return streams.is_idle(stream); }
 
-  // As if nothing had been allocated; nothing lives.
+  // Resets it as if nothing had been allocated. Nothing is live.
   void renew() {
     const MemorySettings settings = made->settings();
     made->release_cached(nullptr);
@@ -39,7 +39,7 @@ struct Card {
 
 using Observer = void (*)(int64_t card, int64_t size, int64_t allowed, int64_t free);
 
-// All cards of a process. What is live when a simulation ends keeps its cards.
+// All cards of a process. Memory that is live when a simulation ends keeps its cards.
 struct Simulation {
   std::mutex mutex;
   std::vector<std::unique_ptr<Card>> cards;
@@ -51,7 +51,7 @@ struct Simulation {
 };
 
 inline std::atomic<Simulation*> simulation{nullptr};
-inline Python python = {};  // how to read the frames of the calling thread; unknown where there is no `this_thread_state`
+inline Python python = {};  // how to read the frames of the calling thread; unset without `this_thread_state`
 inline std::vector<Observer>& observers = *new std::vector<Observer>;
 
 inline Context stack_for(Simulation& all, Stacks least) {
@@ -74,7 +74,7 @@ inline std::string shown_size(size_t size) {
   return text;
 }
 
-// The message that torch gives, in the same words: tests and users match it.
+// Torch's message in the same words: tests and users match it.
 inline std::string full_message(size_t index, const CardMemory& memory, size_t size, size_t beside) {
   const auto& stats = memory.stats.counts;
   const auto allocated = static_cast<size_t>(stats[kAllocatedBytes][0].current);
@@ -126,7 +126,7 @@ inline void report(Simulation& all, size_t index, void* at, int64_t change) {
                                    c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
 }
 
-// Whether the request is the one that is made to fail. Called with the mutex held.
+// Whether this request must fail. Called with the mutex held.
 inline bool is_trapped(Simulation& all, c10::DeviceIndex card, size_t size) {
   if (!all.trap.on() || all.trap_card != card) return false;
   static const std::atomic<uint64_t> no_stops[kStopCodes] = {};
@@ -135,11 +135,11 @@ inline bool is_trapped(Simulation& all, c10::DeviceIndex card, size_t size) {
   return all.trap.springs(size, stack.frames, stack.depth);
 }
 
-// A block of the current stream on a card; null for nothing.
+// A block of the current stream on a card; null for 0 bytes.
 inline void* take(c10::DeviceIndex card, size_t size, const StreamId* stream = nullptr) {
   if (size == 0) return nullptr;
   Simulation* const all = simulation;
-  TORCH_CHECK(all, "the simulated card is gone: its block has ended");
+  TORCH_CHECK(all, "this simulated card no longer exists: its with block has ended");
   check_card(card);
   const auto index = static_cast<size_t>(card);
   const StreamId used = stream ? *stream : current.stream[index];
@@ -176,7 +176,7 @@ inline void* take(c10::DeviceIndex card, size_t size, const StreamId* stream = n
 inline void give(void* at) {
   if (!at) return;
   const Found found = find_block(at);
-  if (!found.block) return;  // of a simulation that is gone
+  if (!found.block) return;  // of a simulation that has ended
   Context context = stack_for(*found.all, kOfAll);
   const auto size = static_cast<int64_t>(found.block->size);
   {

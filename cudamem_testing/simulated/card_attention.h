@@ -1,6 +1,6 @@
-// Which kernel of attention runs on a card. On Hopper that of cuDNN comes first, for half precision; then flash
-// attention, which takes no mask; then the memory-efficient one. Where none fits, attention is written out. Recorded on an
-// H200 with torch 2.11; for older cards the order is that of torch's documentation.
+// Selects the attention kernel of a card. On Hopper cuDNN's comes first, for half precision; then flash attention, which
+// supports no mask; then the memory-efficient one. If none fits, attention is composed of simpler operators. Recorded on
+// an H200 with torch 2.11; for older cards the order is that of torch's documentation.
 #pragma once
 
 #include <ATen/Context.h>

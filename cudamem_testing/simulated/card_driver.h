@@ -1,5 +1,5 @@
-// The memory of a simulated card: ranges of addresses, handed out as CUDA's driver hands out its own. What lies behind
-// them is memory of the machine that is taken when it is touched, or none at all where there are no values.
+// The memory of a simulated card: ranges of addresses, handed out as CUDA's driver does it. They are backed by memory of
+// the machine that is committed when it is touched, or by none if tensors have no values.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,15 +12,15 @@
 
 namespace cudamem {
 
-constexpr size_t kGrain = size_t{2} << 20;  // of the driver's allocations
+constexpr size_t kGrain = size_t{2} << 20;  // the granularity of the driver's allocations
 
-// Where a model of the allocator gets its segments from. Sizes in bytes; null where there is no room.
+// Where a model of the allocator gets its segments from. Sizes are bytes; null if there is no room.
 class Driver {
  public:
   virtual ~Driver() = default;
   virtual char* take(size_t size) = 0;
   virtual void give(char* at, size_t size) = 0;
-  // Room for addresses, of which parts are filled and emptied.
+  // A reserved range of addresses whose parts are mapped and unmapped.
   virtual char* reserve(size_t size) = 0;
   virtual void release(char* at, size_t size) = 0;
   virtual bool fill(char* at, size_t size) = 0;
@@ -64,10 +64,10 @@ class FreeRanges {
   std::map<char*, size_t> ranges_;
 };
 
-// Memory of this machine.
+// Memory of the machine.
 class MachineMemory final : public Driver {
  public:
-  // `beside` is what a context takes of the card, which nobody can allocate.
+  // `beside` is the memory of the card that a context takes, which cannot be allocated.
   MachineMemory(size_t total, size_t beside, bool values) : total_(total), beside_(beside), values_(values) {}
   MachineMemory(const MachineMemory&) = delete;
   ~MachineMemory() override {

@@ -1,5 +1,5 @@
-// Queues and threads of torch's autograd engine for cards that came after it first ran. It has one of each for every
-// device that it found then. This needs headers that take longer to compile than all else, and few processes need it.
+// Queues and threads of torch's autograd engine for cards that are added after its first run: it has one of each for every
+// device that existed then. The headers take longer to compile than everything else, and few processes need this.
 #include <torch/csrc/autograd/engine.h>
 
 #include <thread>
@@ -21,7 +21,7 @@ struct Engine : torch::autograd::Engine {
 
 }  // namespace
 
-// No backward runs meanwhile.
+// No backward pass may run meanwhile.
 extern "C" __attribute__((visibility("default"))) void cudamem_card_engine(int64_t count) {
   Engine::add_cards(static_cast<size_t>(count));
 }

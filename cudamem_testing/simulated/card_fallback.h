@@ -1,7 +1,7 @@
-// Operators on a card: the CPU's kernel over the same memory. For an operator that has no kernel of its own here
-// (card_kernels.h), its arguments are shown to the CPU as tensors of its own, and its results as the card's. Results in
-// new memory are copied; most operators have none, for torch's structured kernels allocate the result first. Without
-// values the kernel for shapes runs instead (`meta`).
+// Runs operators on a card with the CPU's kernels over the same memory. For an operator without a kernel here
+// (card_kernels.h), the CPU gets its arguments as CPU tensors, and its results become tensors of the card. Results in new
+// memory are copied; most operators have none, because torch's structured kernels allocate the result first. Without
+// values the `meta` kernel, which computes shapes, runs instead.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -23,7 +23,7 @@ inline at::Tensor empty_on_card(c10::IntArrayRef size, c10::IntArrayRef stride, 
   return at::detail::empty_strided_generic(size, stride, &allocator_of_card(), kCardKeys, type);
 }
 
-// A tensor for another backend over the same memory, or over none.
+// A tensor of another backend over the same memory, or over none.
 inline at::Tensor shown(const at::Tensor& tensor, bool values) {
   const auto key = values ? c10::DispatchKey::CPU : c10::DispatchKey::Meta;
   const c10::Device device(values ? c10::DeviceType::CPU : c10::DeviceType::Meta);
@@ -44,7 +44,7 @@ inline at::Tensor host(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda() ? shown(tensor, true) : tensor;
 }
 
-// Nothing of this is the user's: it is neither differentiated, nor cast, nor recorded.
+// These are not the user's operators: they are neither differentiated, nor cast, nor recorded.
 struct InsideKernel {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
@@ -103,7 +103,7 @@ class Call {
       op_.callBoxed(&stack_);
     } catch (const c10::NotImplementedError&) {
       if (!schema_.returns().empty()) needs_values(schema_.name());
-      stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to find out
+      stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to compute
     }
   }
 
@@ -159,7 +159,7 @@ class Call {
     return made;
   }
 
-  // Operators that take indices, lengths or learning rates from the host beside tensors on the card.
+  // Operators that take indices, lengths or learning rates on the host with tensors on the card.
   bool takes_host() const {
     const std::string& name = schema_.name();
     return name.find("index") != std::string::npos || name.find("_foreach") != std::string::npos ||

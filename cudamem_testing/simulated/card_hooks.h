@@ -1,4 +1,4 @@
-// What torch's CPU code asks a CUDA build: devices, random numbers, pinned memory.
+// The hooks with which torch's CPU code calls a CUDA build: devices, random numbers, pinned memory.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -13,7 +13,7 @@
 
 namespace cudamem {
 
-// Random numbers of a card: those of a generator of the CPU, whose kernels use them.
+// The random numbers of a card come from a generator of the CPU, whose kernels use them.
 struct CardGenerator final : c10::GeneratorImpl {
   CardGenerator(c10::DeviceIndex card, at::Generator on_host)
       : c10::GeneratorImpl(c10::Device(c10::DeviceType::CUDA, card), c10::DispatchKeySet(c10::DispatchKey::CUDA)),
@@ -42,9 +42,9 @@ inline at::Generator new_generator(c10::DeviceIndex card) {
 }
 
 inline std::array<at::Generator, kMostCards>& generators = *new std::array<at::Generator, kMostCards>;
-inline std::atomic<int> next_default{-1};  // the card whose own generator the next new one is to be
+inline std::atomic<int> next_default{-1};  // the card whose default generator the next new one becomes
 
-// Pinned memory: powers of two, kept when freed.
+// Pinned memory: sizes are powers of two; freed blocks are kept.
 class PinnedMemory final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t size) override {
@@ -157,8 +157,8 @@ class PinnedMemory final : public at::HostAllocator {
 inline PinnedMemory& pinned = *new PinnedMemory;
 inline void PinnedMemory::give_back(void* at) { pinned.take_back(at); }
 
-// It has no members: it is put in the place of torch's own object, and taken out again. A function that this version of
-// torch does not have is one that is never called; so none is marked as overriding.
+// It has no members, because it temporarily replaces torch's own object. Functions are not marked as overriding: one that
+// this version of torch does not have is never called.
 struct CardHooks final : at::CUDAHooksInterface {
   using DeviceIndex = c10::DeviceIndex;
 
@@ -180,7 +180,7 @@ struct CardHooks final : at::CUDAHooksInterface {
   }
   c10::Device getDeviceFromPtr(void* data) const {
     const Found found = find_block(data);
-    TORCH_CHECK(found.block, "the pointer is to no memory of a simulated card");
+    TORCH_CHECK(found.block, "the pointer is not to memory of a simulated card");
     return c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(found.card));
   }
   bool isPinnedPtr(const void* data) const { return pinned.holds(data); }
@@ -234,7 +234,7 @@ inline at::CUDAHooksInterface* torch_hooks() {
 inline void put_hooks() { new (torch_hooks()) CardHooks; }
 inline void restore_hooks() { new (torch_hooks()) at::CUDAHooksInterface; }
 
-// What torch's profiler asks of CUDA where it is told to watch it: the time, for work is done at once.
+// What torch's profiler calls to record CUDA: only times, because work is done at once.
 struct CardProfiler final : torch::profiler::impl::ProfilerStubs {
   using Event = torch::profiler::impl::ProfilerVoidEventStub;
   void record(c10::DeviceIndex* device, Event* event, int64_t* cpu_ns) const override {
@@ -257,7 +257,7 @@ struct CardProfiler final : torch::profiler::impl::ProfilerStubs {
   void synchronize() const override { streams.wait(); }
 };
 
-// Puts it in place of torch's own, or torch's back.
+// Replaces torch's own, or restores it.
 inline void choose_profiler(bool here) {
   using namespace torch::profiler::impl;
   static CardProfiler* const own = new CardProfiler;

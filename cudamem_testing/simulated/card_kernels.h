@@ -1,5 +1,5 @@
-// Operators that have a kernel of their own on a card: those that make tensors, move data between host and card, or look
-// at memory without its values.
+// Operators that have a kernel of their own on a card: those that make tensors, move data between host and card, or use
+// only the shape and place of memory.
 #pragma once
 
 #include <ATen/ops/_reshape_alias_native.h>
@@ -45,7 +45,7 @@ inline bool expands(c10::IntArrayRef from, c10::IntArrayRef to) {
   return true;
 }
 
-// CUDA makes a copy on the card where the memory of both sides has not the same order and type.
+// CUDA makes a copy on the card if the memory of both sides differs in order or type.
 inline at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool) {
   const InsideKernel guard;
   const at::Tensor& on_card = self.is_cuda() ? self : source;
@@ -60,7 +60,7 @@ inline at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool) {
   }
   if (has_values()) {
     host(self).copy_(host(source));
-  } else if (!self.is_cuda()) {  // into pinned memory is how tensors wait on the host: nobody reads them there
+  } else if (!self.is_cuda()) {  // a copy to pinned memory only keeps tensors on the host: they are not read there
     if (!is_pinned(self.const_data_ptr())) needs_values("copying to the CPU");
   } else {
     TORCH_CHECK(expands(source.sizes(), self.sizes()), "output with shape ", self.sizes(),
@@ -81,7 +81,7 @@ inline int64_t integer(const c10::IValue& value) {
   return value.isInt() ? value.toInt() : value.toSymInt().guard_int(__FILE__, __LINE__);
 }
 
-// The arguments of a call, and its first one as its result, or another.
+// Takes the arguments of a call, and returns the first one, or another, as its result.
 class Taken {
  public:
   Taken(const c10::OperatorHandle& op, Stack* stack) : stack_(*stack), count_(op.schema().arguments().size()) {}
@@ -128,7 +128,7 @@ inline void resize(const c10::OperatorHandle& op, Stack* stack) {
   given.leave(self);
 }
 
-// A tensor gets another storage, and where it is in it.
+// Gives a tensor another storage, and its place in that.
 inline void set_storage(const c10::OperatorHandle& op, Stack* stack) {
   Taken given(op, stack);
   const at::Tensor self = given.self();
@@ -202,7 +202,7 @@ inline void register_kernels(torch::Library& library) {
   boxed("set_.source_Tensor", CppFunction::makeFromBoxedFunction<&set_tensor>());
   boxed("set_", CppFunction::makeFromBoxedFunction<&set_nothing>());
   boxed("record_stream", CppFunction::makeFromBoxedFunction<&record_stream>());
-  // Those that torch would take apart into others, where CUDA has a kernel.
+  // Operators that torch would decompose, but for which CUDA has a kernel.
   for (const char* name : {"silu_backward", "mish_backward", "native_layer_norm", "addr", "addr.out", "any.dims",
                            "any.dims_out", "all.dims", "all.dims_out"}) {
     library.impl(name, CppFunction::makeFromBoxedFunction<&fall_back>());

@@ -1,12 +1,12 @@
-// A model of the caching allocator of CUDA, for one card. It keeps torch's books: which requests share a segment, what is
-// split and merged, what is given back and when, and the counters of all that. Sizes are bytes.
+// A model of CUDA's caching allocator for one card. It does what torch's does: which requests share a segment, what is
+// split and merged, what is returned to the driver and when, and all counters. Sizes are bytes.
 //
-// The rules are those of torch's documentation and of recordings of cards (fixtures/recordings): sizes in steps of 512;
+// The rules come from torch's documentation and from recordings of cards (fixtures/recordings): sizes in steps of 512;
 // two pools, of requests up to 1 MiB and of larger ones; of the free blocks of a stream the smallest that fits, of equal
 // ones the first in memory; segments of 2 MiB, of 20 MiB, or of the size in steps of 2 MiB; a remainder is split off if it
-// is useful. Expandable segments fill and empty parts of one range of addresses instead.
+// is useful. Expandable segments map and unmap parts of one range of addresses instead.
 //
-// Not for two threads: whoever calls holds a lock.
+// It is not thread-safe: callers hold a lock.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace cudamem {
 
 constexpr size_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr size_t kStep = 512, kSmallMost = kMiB, kSmallSegment = 2 * kMiB, kLargeSegment = 20 * kMiB;
-constexpr size_t kOwnSegment = 10 * kMiB;  // from here on a request has a segment of its own
+constexpr size_t kOwnSegment = 10 * kMiB;  // requests of this size or more have their own segment
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 constexpr int kIntervals = 16;
 
@@ -38,10 +38,10 @@ struct MemorySettings {
   bool expandable = false;
   size_t max_split = kUnlimited;
   size_t max_unsplit_rounding = kLargeSegment;
-  double collect_above = 0;  // a fraction of what is allowed
+  double collect_above = 0;  // a fraction of the allowed memory
   std::array<size_t, kIntervals> divisions = {};
 
-  // A request in the steps that blocks have.
+  // The size of a request, rounded to the steps of blocks.
   size_t rounded(size_t size) const {
     if (size < kStep) return kStep;
     const size_t parts = divisions_of(size);
@@ -80,7 +80,7 @@ struct Count {
   void reset_sums() { allocated = freed = 0; }
 };
 
-using Counts = std::array<Count, 3>;  // of all, of the small pool, of the large one
+using Counts = std::array<Count, 3>;  // of all, the small pool, the large pool
 
 enum Counted {
   kAllocation,
@@ -111,7 +111,7 @@ struct Event {
   Context context;
 };
 
-struct Range {  // of addresses, of which parts are filled
+struct Range {  // of addresses, of which parts are mapped
   char* at;
   size_t size, step;
 };
@@ -163,7 +163,7 @@ struct Pool {
   int64_t age(const Block* block) const { return searches - block->age_from; }
 };
 
-// Whether the work that a stream was given until now is done.
+// Whether a stream has done all work that was queued so far.
 using IsIdle = bool (*)(StreamId);
 
 class CardMemory {
@@ -186,7 +186,7 @@ class CardMemory {
     for (Block* block : all) delete block;
   }
 
-  // A block for a request; null where there is no room, also after all that is cached was given back.
+  // A block for a request; null if there is no room even after all cached memory was returned.
   Block* allocate(size_t requested, StreamId stream, Context context) {
     finish_events(false);
     const size_t size = settings_.rounded(requested);
@@ -250,8 +250,8 @@ class CardMemory {
     size_t size, requested;
   };
 
-  // A segment that was there before, with its live blocks by address; what lies between them is free. For replays: the
-  // driver has counted it. The live blocks, in their order.
+  // Adds an existing segment, with its live blocks by address; memory between them is free. For replays, in which the driver
+  // has counted it. Returns the live blocks, in their order.
   std::vector<Block*> adopt(char* at, size_t size, StreamId stream, bool small, bool expandable,
                             const std::vector<Adopted>& live) {
     Pool& pool = small ? small_ : large_;
@@ -378,7 +378,7 @@ class CardMemory {
     Block key{request.stream, request.size, nullptr, &pool};
     auto found = pool.blocks.lower_bound(&key);
     if (found == pool.blocks.end() || (*found)->stream != request.stream) return nullptr;
-    if ((*found)->range) {  // a block at the end of what is filled counts with all that it can grow to
+    if ((*found)->range) {  // a block at the end of the mapped part counts with all that it can grow to
       const auto room = [](const Block* block) {
         return block->size + (block->after && !block->after->mapped ? block->after->size : 0);
       };
@@ -509,7 +509,7 @@ class CardMemory {
     return size;
   }
 
-  // Frees what waited for streams that have done their work, or for all.
+  // Frees blocks that waited for streams which have done their work, or all of them.
   void finish_events(bool all) {
     if (all) ++stats.syncs;
     for (auto event = events_.begin(); event != events_.end();) {
@@ -523,7 +523,7 @@ class CardMemory {
     }
   }
 
-  // --- what is given back ---
+  // --- memory that is returned to the driver ---
 
   void release(Block* block, const Context& context) {
     note(Action::segment_free, block->at, block->size, block->stream, context);
@@ -553,7 +553,7 @@ class CardMemory {
     }
   }
 
-  // Where sizes that are split have a limit: gives back a larger block, or as many as it takes.
+  // If the size of blocks that are split is limited: returns a larger block to the driver, or as many as needed.
   bool release_oversize(const Request& request) {
     if (settings_.max_split == kUnlimited) return false;
     Pool& pool = *request.pool;
@@ -579,7 +579,7 @@ class CardMemory {
     return released >= key.size;
   }
 
-  // Gives back large segments that were not used for long, until what is reserved is below the threshold.
+  // Returns large segments that were not used for long, until reserved memory is below the threshold.
   void collect_old(const Context& context) {
     const auto threshold = static_cast<size_t>(settings_.collect_above * static_cast<double>(allowed_));
     if (reserved_ <= threshold) return;
@@ -624,7 +624,7 @@ class CardMemory {
     return block;
   }
 
-  // The first place with room in the ranges of the stream, or a new range.
+  // The first range of the stream with room, or a new range.
   Block* room_for(const Request& request) {
     Pool& pool = *request.pool;
     Block key{request.stream, 0, nullptr, &pool};

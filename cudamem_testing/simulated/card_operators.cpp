@@ -1,5 +1,5 @@
-// Operators of simulated cards: put in place for torch's dispatcher, and taken out again. And stacks, which need the same
-// of torch's headers.
+// Operators of simulated cards: registered with torch's dispatcher, and removed again. Stacks are here too, because they
+// need the same headers of torch.
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include "card_kernels.h"
@@ -23,7 +23,7 @@ void put_operators() {
   if (c10::Dispatcher::singleton().findSchema({"c10d::allreduce_", ""})) {
     struct : c10::WarningHandler {
       void process(const c10::Warning&) override {}
-    } silent;  // torch warns that its own kernels are replaced, which crash on memory of a card
+    } silent;  // torch warns about each of its kernels that is replaced
     const c10::WarningUtils::WarningHandlerGuard guard(&silent);
     libraries.push_back(std::make_unique<Library>(Library::IMPL, "c10d", c10::DispatchKey::CUDA, __FILE__, __LINE__));
     for (const char* name : {"allreduce_", "allreduce_coalesced_", "broadcast_", "allgather_", "_allgather_base_",

@@ -1,5 +1,5 @@
-// What the two parts of the library ask of each other. They are compiled side by side, each with few of torch's headers,
-// which take most of that time: the interface with the allocator (simulated_card.cpp), and operators with all that needs
+// The interface between the two parts of the library. They are compiled in parallel, each with few of torch's headers,
+// which take most of the time: the interface with the allocator (simulated_card.cpp), and operators with all that needs
 // torch's dispatcher or its headers (card_operators.cpp).
 #pragma once
 
@@ -14,16 +14,16 @@
 namespace cudamem {
 
 using StreamId = int64_t;
-using Context = std::shared_ptr<void>;  // of a record: its stack
+using Context = std::shared_ptr<void>;  // the stack of a record
 
 // --- simulated_card.cpp ---
 
 bool has_values();
-// Of the card that is the current one.
+// The allocator of the current card.
 c10::Allocator& allocator_of_card();
 void use_on(const c10::DataPtr& data, c10::Stream stream);
 bool is_pinned(const void* at);
-// The CPU's generator behind one of a card; behind the card's own where none is given.
+// The CPU's generator behind one of a card; behind the card's default one if none is given.
 at::Generator generator_on_host(const at::Generator& given, c10::DeviceIndex card);
 
 // --- card_operators.cpp ---
@@ -38,7 +38,7 @@ struct KernelSettings {
 void set_kernels(const KernelSettings& settings);
 void clear_workspaces();
 
-// Stacks of Python, and their frames: file, function and line of each, and the frames of each stack by their place.
+// Stacks of Python and their frames: file, function and line of each frame, and the frames of each stack by index.
 struct Frames {
   std::vector<std::string> files, functions;
   std::vector<int64_t> lines;

@@ -1,4 +1,4 @@
-// Recurrent layers: torch's functions for them ask for cuDNN's way, which is one operator (kernels/recurrent.py).
+// Recurrent layers: torch's functions for them use cuDNN's implementation, which is one operator (kernels/recurrent.py).
 #pragma once
 
 #include <ATen/native/RNN.h>
@@ -27,7 +27,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> run_layers(
   const std::optional<at::Tensor> none, cell = cx.defined() ? std::optional<at::Tensor>(casted(cx)) : none;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const bool projected = cx.defined() && cx.size(2) != hx.size(2);
-  std::vector<c10::SymInt> sizes;  // of the steps of a packed sequence; on the host
+  std::vector<c10::SymInt> sizes;  // the sizes of the steps of a packed sequence, on the host
   if (batch_sizes.defined()) {
     const auto* const from = batch_sizes.const_data_ptr<int64_t>();
     sizes.assign(from, from + batch_sizes.numel());

@@ -1,6 +1,6 @@
-// What a kernel of CUDA takes beside its results, for operators that the CPU's kernels compute: copies of matrices that
-// cuBLAS cannot read, its workspaces, the two steps of large reductions. Larger kernels are in Python (kernels/). Every
-// rule was written from operators that were recorded on a card; the models in fixtures/simulated/ are held to it.
+// Temporary memory of CUDA's kernels, for operators that the CPU's kernels compute: copies of matrices that cuBLAS cannot
+// read, its workspaces, the two steps of large reductions. Larger kernels are in Python (kernels/). Every rule follows
+// operators that were recorded on a card; tests compare the models in fixtures/simulated/ with them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ namespace cudamem {
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.itemsize()); }
 
-// Memory that a kernel takes for as long as it runs.
+// Memory that a kernel uses while it runs.
 inline void passing(const Sizes& sizes) {
   std::vector<c10::DataPtr> held;
   for (const int64_t size : sizes) {
@@ -28,7 +28,7 @@ inline void passing(const Sizes& sizes) {
 
 // --- cuBLAS ---
 
-// One for each thread and stream that has multiplied, until they are cleared.
+// A workspace for each thread and stream that has multiplied, until they are cleared.
 struct Workspaces {
   using Key = std::tuple<std::thread::id, int, StreamId, bool>;
   std::mutex mutex;
@@ -57,7 +57,7 @@ struct Workspaces {
 inline Workspaces& workspaces = *new Workspaces;
 inline int64_t processors = 132;  // of a card
 
-// Whether cuBLAS reads a matrix as it is: rows or columns lie next to each other.
+// Whether cuBLAS can read a matrix without a copy: its rows or columns are contiguous.
 inline bool is_readable(const at::Tensor& matrix) {
   const auto rows = matrix.size(-2), columns = matrix.size(-1);
   const auto down = matrix.stride(-2), across = matrix.stride(-1);
@@ -91,8 +91,8 @@ inline int64_t last_power(int64_t value) {
 }
 inline int64_t parts(int64_t value, int64_t size) { return (value + size - 1) / size; }
 
-// How the work of a reduction is shared out; where several blocks of threads work on one result, each leaves its part in
-// memory, with a counter for each column of blocks. Threads hold 16 to 256 values each.
+// How the work of a reduction is divided. If several blocks of threads compute one result, each stores its part in
+// memory, with a counter for each column of blocks. Each thread reduces 16 to 256 values.
 inline void reduction(const at::Tensor& input, const std::vector<bool>& reduced, int64_t wide) {
   constexpr int64_t kThreads = 512, kWarp = 32, kFew = 16, kMany = 256;
   int64_t outputs = 1, inputs = 1, fastest = -1, kept_size = 0;
@@ -159,11 +159,11 @@ inline void sum_up_norm(const Arguments& arguments) {
 }
 inline void sum_up_flags(const Arguments& arguments) { reduce(arguments, 1, 1); }
 
-// A pair of a value and its place, or of a mean and its spread, is wider than the value.
+// A pair of a value and its index, or of a mean and a variance, is wider than the value.
 inline void sum_up_pairs(const Arguments& arguments) {
   reduce(arguments, 1, std::max<int64_t>(16, 4 * static_cast<int64_t>(arguments[0].toTensor().itemsize())));
 }
-// Whole numbers are converted first where the result is wider.
+// Integers are converted first if the result is wider.
 inline void sum_up_converted(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   if (at::isIntegralType(input.scalar_type(), true) && input.itemsize() < 8) passing({8 * input.numel()});
@@ -176,7 +176,7 @@ inline void compare_all(const Arguments& arguments) {
   passing({arguments[0].toTensor().numel(), 1});
   reduce(arguments, 0, 1);
 }
-inline void sum_up_loss(const Arguments& arguments) {  // every element's loss, then one
+inline void sum_up_loss(const Arguments& arguments) {  // the loss of every element, then their sum
   if (arguments[2].isInt() && arguments[2].toInt() != 0) passing({bytes_of(arguments[0].toTensor())});
 }
 inline void norms(const Arguments& arguments) {  // a part for each 65,536 elements of the longest tensor
@@ -204,7 +204,7 @@ inline void sort(const Arguments& arguments) {
   passing(sort_sizes(Slices(input, dim_of(arguments[2])), static_cast<int64_t>(input.itemsize())));
 }
 
-inline void median(const Arguments& arguments) {  // of all: they are sorted
+inline void median(const Arguments& arguments) {  // of all elements: they are sorted
   const at::Tensor& input = arguments[0].toTensor();
   const auto width = static_cast<int64_t>(input.itemsize());
   Sizes sizes = sort_sizes(Slices(1, input.numel()), width);
@@ -218,7 +218,7 @@ inline void largest(const Arguments& arguments) {
   const auto width = static_cast<int64_t>(input.itemsize());
   const int64_t wanted = arguments[1].toInt();
   passing(select_largest_sizes(slices, width, processors));
-  if (wanted > kSmallSort && arguments[4].toBool()) {  // then they are sorted, into new memory
+  if (wanted > kSmallSort && arguments[4].toBool()) {  // then they are sorted into new memory
     Sizes sizes = sort_sizes(Slices(slices.count, wanted), width);
     sizes.insert(sizes.end(), {width * slices.count * wanted, kIndex * slices.count * wanted});
     passing(sizes);
@@ -230,7 +230,7 @@ inline void draw(const Arguments& arguments) {
   const auto width = static_cast<int64_t>(input.itemsize());
   const Slices slices(input, -1);
   const int64_t wanted = arguments[1].toInt();
-  if (arguments[2].toBool()) {  // a draw of each from sums
+  if (arguments[2].toBool()) {  // each is drawn from cumulative sums
     passing({bytes_of(input), bytes_of(input), bytes_of(input),
              slices.count == 1 ? scan_bytes(slices.each, width) : 0});
     return;
@@ -248,7 +248,7 @@ inline void put_by_index(const Arguments& arguments) {
   int64_t range = 1, number = 1, at = 0;
   for (const std::optional<at::Tensor>& each : arguments[1].toOptionalTensorVector()) {
     if (each && each->defined()) {
-      if (each->scalar_type() == at::kBool) return;  // how many it has is not known here
+      if (each->scalar_type() == at::kBool) return;  // how many elements it selects is unknown here
       number = std::max(number, each->numel());
       range *= self.size(at);
     }
@@ -257,7 +257,7 @@ inline void put_by_index(const Arguments& arguments) {
   passing(ordered_indices_sizes(number, range));
 }
 
-inline void scatter_by_mask(const Arguments& arguments) {  // the places of what is taken are summed up first
+inline void scatter_by_mask(const Arguments& arguments) {  // the positions of the selected elements are computed first
   const at::Tensor& mask = arguments[1].toTensor();
   passing({kIndex * mask.numel(), scan_bytes(mask.numel(), kIndex)});
 }
@@ -277,7 +277,7 @@ inline void unique(const Arguments& arguments) {
 
 // --- others ---
 
-// A gradient that does not lie as the kernel wants is copied first.
+// A gradient whose layout the kernel does not support is copied first.
 inline void copied_gradient(const Arguments& arguments) {
   const at::Tensor& gradient = arguments[0].toTensor();
   if (!gradient.is_contiguous() && !(gradient.dim() == 4 && gradient.is_contiguous(at::MemoryFormat::ChannelsLast))) {
@@ -288,7 +288,7 @@ inline void batch_norm_backward(const Arguments& arguments) {
   const at::Tensor& input = arguments[1].toTensor();
   if (input.dim() == 2) passing({4 * input.size(1), 4 * input.size(1)});
 }
-inline void magnitudes(const Arguments& arguments) {  // of complex numbers: computed as such
+inline void magnitudes(const Arguments& arguments) {  // of complex numbers: computed as complex numbers
   const at::Tensor& input = arguments[0].toTensor();
   if (input.is_complex()) passing({bytes_of(input)});
 }

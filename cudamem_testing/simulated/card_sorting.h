@@ -1,6 +1,6 @@
-// What kernels that sort, select, scan and scatter take beside their results. The sizes of the temporary memory of radix
-// sorts and scans follow from the tiles in which they work; tiles and steps were found from calls on an H200 with torch
-// 2.11 (fixtures/simulated/operators.json.gz), which these rules are compared with, all of them.
+// Temporary memory of kernels that sort, select, scan and scatter. For radix sorts and scans it follows from the tiles in
+// which they work. Tiles and steps were derived from calls on an H200 with torch 2.11
+// (fixtures/simulated/operators.json.gz); a test compares these rules with all of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 namespace cudamem {
 
 constexpr int64_t kIndex = 8;        // bytes of an index
-constexpr int64_t kSmallSort = 4096;  // up to here a slice is sorted by one block of threads
+constexpr int64_t kSmallSort = 4096;  // up to this length one block of threads sorts a slice
 
 inline int64_t aligned(int64_t bytes, int64_t step = 256) { return (bytes + step - 1) / step * step; }
 
@@ -23,10 +23,10 @@ inline int64_t bits_of(int64_t value) {
   return bits;
 }
 
-// A radix sort of keys, with values of so many bytes beside them (0: none): second copies of both, a histogram for each
-// pass over eight bits, and 256 counters for each tile. `bits`: how many of a key are looked at; 0: all.
+// A radix sort of keys with values of `value` bytes (0: none): second copies of both, a histogram for each pass over eight
+// bits, and 256 counters for each tile. `bits`: how many bits of a key are sorted by; 0: all.
 inline int64_t radix_sort_bytes(int64_t count, int64_t key, int64_t value, int64_t bits = 0) {
-  constexpr int64_t kOneTile = 2304;  // fewer are sorted in one tile, in place
+  constexpr int64_t kOneTile = 2304;  // fewer keys are sorted in one tile, in place
   if (count <= kOneTile) return 1;
   const int64_t tile = value == 0 ? 5760 : key == 8 ? 4608 : 5376;
   const int64_t passes = ((bits ? bits : 8 * key) + 7) / 8;
@@ -40,29 +40,29 @@ inline int64_t scan_bytes(int64_t count, int64_t width) {
   return aligned(state * ((count + tile - 1) / tile + 32)) + 256 + 255;
 }
 
-// Indices of what a mask has: a scan over tiles.
+// Indices of the elements that a mask selects: a scan over tiles.
 inline int64_t select_bytes(int64_t count) { return aligned(8 * ((count + 4223) / 4224 + 32)) + 256 + 255; }
 
 using Sizes = std::vector<int64_t>;
 
-// Slices of a tensor along a dimension, all as long.
+// Slices of a tensor along a dimension, all of one length.
 struct Slices {
   Slices(const at::Tensor& tensor, int64_t dim) : count(1), each(1) {
     if (tensor.dim() == 0) return;
     each = tensor.size(dim);
     count = each ? tensor.numel() / each : 0;
     const int64_t at = dim < 0 ? dim + tensor.dim() : dim;
-    bool unit = true;  // all dimensions behind have one element
+    bool unit = true;  // all later dimensions have one element
     for (int64_t behind = at + 1; behind < tensor.dim(); ++behind) unit = unit && tensor.size(behind) == 1;
     last = unit;
   }
   Slices(int64_t number, int64_t size) : count(number), each(size) {}
   int64_t count, each;
-  bool last = true;  // the slice lies next to each other in a contiguous tensor
+  bool last = true;  // a slice is contiguous in a contiguous tensor
 };
 
-// Sorting slices: small ones with a row of indices; one, or very long ones, each for itself; fewer than 128 in one sort of
-// all, by slice afterwards; more in a sort of segments. Other than the last dimension is moved to the end first.
+// Sorts slices: small ones with a row of indices; a single one, or very long ones, separately; fewer than 128 in one sort
+// of all, then by slice; more in a segmented sort. Another dimension than the last is moved to the end first.
 inline Sizes sort_sizes(const Slices& slices, int64_t width) {
   const int64_t all = slices.count * slices.each;
   if (slices.each <= 1) return {};
@@ -79,7 +79,7 @@ inline Sizes sort_sizes(const Slices& slices, int64_t width) {
   return found;
 }
 
-// Whether the largest are found by several blocks of threads for each slice.
+// Whether several blocks of threads find the largest elements of each slice.
 inline bool shares_selection(const Slices& slices) {
   const int64_t number = slices.count, size = slices.each;
   if (number <= 20) return size >= 20'000;
@@ -101,13 +101,13 @@ inline Sizes select_largest_sizes(const Slices& slices, int64_t width, int64_t p
           4 * blocks, 4 * blocks, 1279};
 }
 
-// Scatters that add up in a fixed order sort their indices first; `range`: how many places there are.
+// Scatters that add in a fixed order sort their indices first; `range` is how many positions there are.
 inline Sizes ordered_indices_sizes(int64_t count, int64_t range) {
   return {kIndex * count, kIndex * count, kIndex * count, kIndex * count,
           radix_sort_bytes(count, kIndex, kIndex, bits_of(range))};
 }
 
-// A random order: keys and numbers are sorted together. Keys are so wide that equal ones are rare.
+// A random permutation: keys and numbers are sorted together. Keys are so wide that equal ones are rare.
 inline Sizes random_order_sizes(int64_t count) {
   const double n = static_cast<double>(count);
   const double bits = std::min(64.0, std::ceil(std::log2(n + (6 * n * n + 1) / (12 * 0.10536051565782628))));

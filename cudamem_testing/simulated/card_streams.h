@@ -58,7 +58,7 @@ struct Current {
 inline thread_local Current current;
 
 inline void check_card(int64_t index) {
-  constexpr int32_t kInvalidDevice = 101;  // of CUDA's runtime
+  constexpr int32_t kInvalidDevice = 101;  // an error code of CUDA's runtime
   if (index < 0 || index >= streams.cards) {
     throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kInvalidDevice,
                                 "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough "
@@ -66,7 +66,7 @@ inline void check_card(int64_t index) {
   }
 }
 
-struct OnCard {  // the card that tensors are on is the current one
+struct OnCard {  // makes the card of some tensors the current one
   explicit OnCard(c10::Device device) : before(current.card) {
     if (device.is_cuda() && device.index() >= 0) current.card = device.index();
   }

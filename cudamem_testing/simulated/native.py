@@ -36,7 +36,7 @@ LIBRARY = Library(
     "simulated_card",
     "the simulated card",
     (
-        "card_operators.cpp",  # takes longest, and so is begun first
+        "card_operators.cpp",  # takes longest, so it starts first
         "simulated_card.cpp",
         "../recorders/codes.h",
         "../recorders/cpu_stacks.h",
@@ -116,7 +116,7 @@ class NativeCard:
         return cls(_of_this_process())
 
     def enter(self, cards: Cards, settings: AllocatorSettings, values: bool) -> bool:
-        """Put the cards in place; false where CUDA is there already.
+        """Put the cards in place; false if CUDA is available already.
 
         Raises:
             RecorderUnavailable: this torch cannot have them.
@@ -363,7 +363,7 @@ def _of_this_process() -> ctypes.PyDLL:
         "radix_sort": [ctypes.c_int64] * 3,
     }.items():
         getattr(library, f"cudamem_card_{name}").argtypes = types
-    with suppress(FramesUnreadable):  # then no line can be told
+    with suppress(FramesUnreadable):  # then no lines are known
         library.cudamem_card_set_python(ctypes.byref(this_python()))
         atexit.register(library.cudamem_card_set_python, None)
     return library

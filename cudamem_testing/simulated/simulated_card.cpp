@@ -1,7 +1,7 @@
 // A simulated card: CUDA for a torch that was built without it. See simulated/__init__.py for what it is.
 //
-// It is put in place once and taken out again: the guard of devices, torch's questions to CUDA (hooks), the allocators,
-// the kernels. Functions of the public interface return 0 or more; what fails throws nothing across it.
+// It is registered once and removed again: the guard of devices, the hooks with which torch calls CUDA, the allocators, the
+// kernels. Functions of the public interface return 0 or more; no exception crosses it.
 #include "card_attention.h"
 #include "card_hooks.h"
 #include "card_recurrent.h"
@@ -34,10 +34,10 @@ struct Setup {
   int64_t divisions[kIntervals];
 };
 
-// Why the last call failed.
+// Returns why the last call failed.
 EXPORT const char* cudamem_card_error() { return last_error.c_str(); }
 
-// 0 where CUDA is there already, a real card's or a simulated one's.
+// Returns 0 if CUDA is available already, on a real or a simulated card.
 EXPORT int64_t cudamem_card_enter(const Setup* setup) {
   return safely([&]() -> int64_t {
     if (simulation || c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA) || at::detail::getCUDAHooks().hasCUDA()) {
@@ -75,7 +75,7 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
   });
 }
 
-// All cards as new, with nothing counted. Nothing lives on them.
+// Resets all cards and their counters. Nothing is live on them.
 EXPORT int64_t cudamem_card_renew() {
   return safely([]() -> int64_t {
     Simulation& all = *simulation.load();
@@ -85,7 +85,7 @@ EXPORT int64_t cudamem_card_renew() {
   });
 }
 
-// Takes everything out again. Tensors that live on keep their memory.
+// Removes everything again. Tensors that are still live keep their memory.
 EXPORT int64_t cudamem_card_leave() {
   return safely([]() -> int64_t {
     clear_workspaces();
@@ -129,14 +129,14 @@ EXPORT int64_t cudamem_card_new_stream(int64_t card, int64_t high) {
 EXPORT void cudamem_card_sleep(double seconds) {
   streams.sleep(current.stream[static_cast<size_t>(current.card)], seconds);
 }
-// Whether tensors on the cards have values from here on.
+// Sets whether tensors on the cards have values from now on.
 EXPORT void cudamem_card_set_values(int64_t values) {
   if (Simulation* const all = simulation) all->values = values != 0;
 }
 EXPORT int64_t cudamem_card_values() { return has_values(); }
 EXPORT void cudamem_card_wait() { streams.wait(); }
 
-// All counters of a card: four numbers for each of nine kinds and three pools, then what is counted once.
+// Copies all counters of a card: four numbers for each of nine kinds and three pools, then those that have no pools.
 EXPORT int64_t cudamem_card_stats(int64_t card, int64_t* into) {
   return safely([&] {
     CardAllocator::with(static_cast<c10::DeviceIndex>(card), [&](CardMemory& memory) {
@@ -162,7 +162,7 @@ EXPORT int64_t cudamem_card_stats(int64_t card, int64_t* into) {
 EXPORT void cudamem_card_reset_peaks(int64_t card) { allocator.resetPeakStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void cudamem_card_reset_sums(int64_t card) { allocator.resetAccumulatedStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void cudamem_card_clear_workspaces() { clear_workspaces(); }
-// Memory of a card that a kernel in Python takes for as long as it runs.
+// Memory of a card that a kernel in Python uses while it runs.
 EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t count) {
   return safely([&] {
     const OnCard on(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(card)));
@@ -187,7 +187,7 @@ EXPORT int64_t cudamem_card_take(int64_t card, int64_t size, int64_t stream, int
 EXPORT void cudamem_card_give(int64_t at) { give(reinterpret_cast<void*>(at)); }
 EXPORT void cudamem_card_observe(Observer observer) { observers.push_back(observer); }
 
-// The trap: 0 where one is set already, or no card is simulated.
+// Sets the trap; returns 0 if one is set already or no card is simulated.
 EXPORT int64_t cudamem_card_set_trap(int64_t card, uint64_t above, uint64_t nth, int32_t every, const Place* places,
                                      uint32_t count) {
   Simulation* const all = simulation;
@@ -210,7 +210,7 @@ EXPORT void cudamem_card_trapped(Trapped* out) {
   const std::lock_guard<std::mutex> lock(all->mutex);
   *out = all->trap.trapped;
 }
-// How to read Python's frames.
+// Sets how Python's frames are read.
 EXPORT void cudamem_card_set_python(const Python* given) { python = given ? *given : Python{}; }
 
 EXPORT void cudamem_card_pinned(int64_t* into) {
@@ -223,7 +223,7 @@ EXPORT void cudamem_card_pinned(int64_t* into) {
 }
 EXPORT void cudamem_card_reset_pinned(int64_t peaks) { peaks ? pinned.reset_peak_stats() : pinned.reset_accumulated_stats(); }
 
-// The history: how many events of a card are kept, and which records have stacks.
+// Sets how many events of a card the history keeps, and which records have stacks.
 EXPORT void cudamem_card_record(int64_t on, int64_t stacks, int64_t most, int64_t clear) {
   Simulation* const all = simulation;
   if (!all) return;
@@ -239,7 +239,7 @@ EXPORT int64_t cudamem_card_recording() { return simulation && simulation.load()
 
 namespace {
 
-// A snapshot as numbers, and the frames of its stacks as text.
+// Copies a snapshot as numbers, and the frames of its stacks as text.
 struct Snapshot {
   std::vector<int64_t> numbers;
   std::vector<Context> stacks;
@@ -261,7 +261,7 @@ Snapshot& snapshot = *new Snapshot;
 
 }  // namespace
 
-// Takes a snapshot; how many numbers and how many bytes of text it has.
+// Takes a snapshot; sets how many numbers and how many bytes of text it has.
 EXPORT int64_t cudamem_card_snapshot(int64_t events, int64_t* sizes) {
   return safely([&] {
     Snapshot& now = snapshot;

@@ -2,8 +2,8 @@
 
 An operator of a backward pass allocates below autograd's engine: on the CPU the engine's call is in the stack, on a
 card it runs in a thread without Python frames. What was allocated before such a pass and freed between its first and
-its last allocation was let go by a node that the pass had finished with: autograd had saved it. A graph that is never
-run is let go with its output, which events do not tell from other memory; what they do tell is grad mode.
+its last allocation was released by a node that the pass had finished with: autograd had saved it. A graph that is never
+run is released with its output, which events do not distinguish from other memory; they do show grad mode.
 One pass over the events. PYTEST_DONT_REWRITE
 """
 
@@ -19,7 +19,7 @@ ENGINE = ("torch/autograd/graph.py", "_engine_run_backward")
 
 
 def saved_for_backward(replayed: Replay, start: int, end: int) -> set[int]:
-    """The blocks from ``start`` on that a backward pass before ``end`` let go, by the event that allocated them."""
+    """The blocks from ``start`` on that a backward pass before ``end`` released, by the event that allocated them."""
     freed = replayed.lives.freed
     found: set[int] = set()
     for first, last in backward_passes(replayed, start, end):

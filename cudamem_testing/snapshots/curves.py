@@ -1,7 +1,7 @@
 """The memory of a test over time, from the events that its recorder has kept.
 
 The bytes of every block are added to the line that allocated it and to each point of the curve at which it was live:
-one pass over the events, whatever their number. PYTEST_DONT_REWRITE
+one pass over the events. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def curve(
         replayed: what was recorded until now.
         windows: of the test on this device, in the order in which they ended; they become stretches.
         now: the counters when the record was taken.
-        call: the name of the window whose peak is meant; without such a window it is the peak of everything.
+        call: the name of the window whose peak counts; without such a window it is the peak of the whole record.
         before: what is said of blocks from before the first window, or where there is none, before the first event.
     """
     recording = replayed.recording
@@ -125,7 +125,7 @@ def _times(recording: Recording, moments: Sequence[int]) -> tuple[int, ...] | No
 
 
 def _bands(replayed: Replay, moments: Sequence[int], called: str) -> Iterable[Band]:
-    """The largest lines by their highest point, all others together, and what was there before."""
+    """The largest lines by their highest point, all others together, and earlier memory."""
     owners = _Owners(replayed)
     points = len(moments)
     older: _Owner = (called, "before")
@@ -208,7 +208,7 @@ def _live(replayed: Replay, moment: int, start: int, measured: int | None, calle
                 add(before, owner(None if events.owners is None else events.owners[place]), replayed.sizes[place])
             else:
                 add(sums, events.stacks[place], replayed.sizes[place])
-    by_stack: dict[Stack, list[int]] = {}  # a recorder tells places inside of a line apart
+    by_stack: dict[Stack, list[int]] = {}  # a recorder distinguishes positions in a line
     for number, (size, blocks) in sums.items():
         both = by_stack.setdefault(recording.stacks[number], [0, 0])
         both[0] += size

@@ -1,34 +1,18 @@
-"""Evidence of a broken limit: what was live at the peak of a window, or what it left, by line.
-
-The measuring code provides a source of records; a capture is taken only when a limit broke. PYTEST_DONT_REWRITE
-"""
+"""The source of records from which evidence is made, and their moments. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from cudamem_testing.recorders.base import Recorder, untold
-from cudamem_testing.static import error_text
-
 if TYPE_CHECKING:
-    from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.evidence import Evidence, NoEvidence, Trend
-    from cudamem_testing.model.limits import Breach
-    from cudamem_testing.model.live_tables import LiveTable, Source
+    from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
-
-BEFORE = "this test, before the window"
-#: Fewer events make no line of bars; and the most bars of one, which fits into 80 columns with what stands beside it.
-FEW, STRETCHES = 8, 36
-DROPPED = "this test, or live before it: its first events were dropped"
 
 
 class Records(Protocol):
@@ -36,7 +20,7 @@ class Records(Protocol):
 
     running: str | None
     trends: bool
-    """Whether the memory over a window is told as a line of bars."""
+    """Whether the memory over a window is shown as a line of bars."""
 
     @property
     def locator(self) -> Locator:
@@ -56,63 +40,6 @@ class Records(Protocol):
         ...
 
 
-def unknown(recorder: Recorder, what: str) -> NoEvidence:
-    """The evidence if a recorder has no moments."""
-    from cudamem_testing.model.evidence import NoEvidence, Why
-
-    if recorder.tells_blocks:
-        return NoEvidence(what, Why.NO_EVENTS)
-    return NoEvidence(what, Why.NO_BLOCKS, untold(recorder))
-
-
-class Explainer:
-    """Explains the limits that broke at one moment; each device is captured at most once."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._replays: dict[Device, Replay | None] = {}
-
-    def __call__(self, breach: Breach) -> tuple[Evidence, ...]:
-        """The evidence for one broken limit."""
-        try:
-            return self._explain(breach)
-        except Exception as error:
-            return (failed(error),)
-
-    def _explain(self, breach: Breach) -> tuple[Evidence, ...]:
-        window, metric = breach.window, breach.limit.metric
-        if metric == "retries" or breach.limit.side == "at least":
-            return ()
-        if window.device not in self._replays:
-            self._replays[window.device] = self._records.replay(window.device)
-        replayed = self._replays[window.device]
-        if replayed is None or not len(replayed.recording.events):
-            title = {"retained": "still live", "allocations": "allocations, by line"}.get(metric, "live at the peak")
-            return (self._records.unknown(window.device, title),)
-        start = first_moment(replayed.recording, window)
-        if metric == "allocations":
-            return (allocations(replayed, start),)
-        source = self._records.locator.source
-        if metric == "retained":
-            return (new_since(replayed, window, start, source),)
-        found: list[Evidence] = [*trends(replayed, start)] if metric == "peak" and self._records.trends else []
-        found += [at_peak(replayed, window, start, self._records.running, source)]
-        if metric in ("reserved", "fragmentation"):
-            from cudamem_testing.snapshots.fragmentation import fragmentation
-
-            use = fragmentation(replayed.recording)
-            found += [use.main, *use.private]
-        return (*found, *self._records.purposes(window))
-
-
-def allocations(replayed: Replay, start: int) -> Evidence:
-    """The allocations since a moment, by line."""
-    from cudamem_testing.model.evidence import Shown
-    from cudamem_testing.snapshots.churn import churn
-
-    return Shown(churn(replayed, start).allocated())
-
-
 def first_moment(recording: Recording, window: Window) -> int:
     """The moment at which the window began; the first one kept if older events were dropped."""
     return moment_of(recording, window.opened, window.closed)
@@ -128,62 +55,3 @@ def moment_of(recording: Recording, then: Counters | None, now: Counters | None)
 def allocations_before(window: Window) -> int | None:
     """How many allocations there were when the window began; ``None`` if unknown."""
     return None if window.opened is None else window.opened.allocations
-
-
-def at_peak(replayed: Replay, window: Window, start: int, running: str | None, source: Source) -> LiveTable:
-    """What was live at the window's peak."""
-    from cudamem_testing.model.live_tables import live_table
-
-    moved = window.opened is None or window.opened.allocated != window.start  # by a fixture: levels are not comparable
-    measured = None if moved else window.peak
-    peak = replayed.peak(start, measured=measured, allocations=allocations_before(window))
-    dropped = not start and bool(replayed.recording.truncated)
-    live = replace(peak.live, blocks=tuple(_told_apart(block, running, dropped) for block in peak.live))
-    return live_table(live, start=window.start, source=source).cut()
-
-
-def _told_apart(block: Block, running: str | None, dropped: bool) -> Block:
-    """Label blocks that the test itself allocated before the window.
-
-    If events were ``dropped`` since the window began, a block without a number may be the test's too.
-    """
-    if block.preexisting and block.owner is None and block.order is None and dropped:
-        return replace(block, owner=DROPPED)
-    return replace(block, owner=BEFORE) if block.preexisting and block.owner == running is not None else block
-
-
-def lines_at_peak(records: Records, window: Window) -> dict[str, int]:
-    """Bytes that were live at the window's peak and allocated in it, by line of the project; empty where not known."""
-    replayed = records.replay(window.device)
-    if replayed is None or not len(replayed.recording.events):
-        return {}
-    start = first_moment(replayed.recording, window)
-    live = replayed.peak(start, measured=window.peak, allocations=allocations_before(window)).live.fresh()
-    return {group.key: group.size for group in live.group_by(lambda block: block.stack.line)}
-
-
-def trends(replayed: Replay, start: int) -> Iterator[Trend]:
-    """The memory from a moment to the end of a record, where enough happened for a line of bars."""
-    from cudamem_testing.model.evidence import Trend
-
-    totals = replayed.totals[start:]
-    events = len(totals) - 1
-    if events >= FEW:
-        number = min(STRETCHES, len(totals))
-        ends = [len(totals) * place // number for place in range(number + 1)]
-        yield Trend(tuple(max(totals[first:last]) for first, last in pairwise(ends)), events)
-
-
-def new_since(replayed: Replay, window: Window, start: int, source: Source) -> LiveTable:
-    """What was allocated in the window and is still live."""
-    from cudamem_testing.model.live_tables import live_table
-
-    live = replayed.live_at(since=start, allocations=allocations_before(window))
-    return replace(live_table(live.fresh(), "still live", source=source).cut(), notes=())
-
-
-def failed(error: Exception) -> NoEvidence:
-    """The evidence if reading it failed."""
-    from cudamem_testing.model.evidence import NoEvidence, Why
-
-    return NoEvidence("evidence", Why.ERROR, error_text(error))

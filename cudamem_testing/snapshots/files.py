@@ -42,7 +42,7 @@ def read_file(
 ) -> Recording:
     """One device's recording from a file; see :func:`cudamem_testing.snapshots.read.read`.
 
-    ``progress`` is told now and then which share of a pickle was read.
+    ``progress`` is called now and then with the share of a pickle that was read.
 
     Raises:
         SnapshotError: if the file cannot be read or holds no snapshot.

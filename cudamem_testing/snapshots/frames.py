@@ -49,7 +49,7 @@ class FrameTable:
         return array("q", [known[id(one)] for one in frames])
 
     def grad_modes(self, frames: list[Any]) -> bytes | None:
-        """1 for each of many lists of frames that were recorded while grad mode was on; ``None`` if none tells.
+        """1 for each of many lists of frames that were recorded while grad mode was on; ``None`` if none shows it.
 
         They must have been numbered before.
         """

@@ -80,5 +80,5 @@ def picture(drawn: Curve, title: str) -> area.Area:
 
 
 def _rank(band: Band) -> int:
-    """What was there before lies lowest, then lines, then what has none."""
+    """Earlier memory is lowest, then that of lines, then memory without a line."""
     return {"before": 0, "project": 1, "library": 1}.get(band.origin, 2)

@@ -56,7 +56,7 @@ _BUILDERS = {
 
 
 def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
-    """The value pickled in ``data``. ``progress`` is told now and then which share of the bytes was read.
+    """The value pickled in ``data``. ``progress`` is called now and then with the share of bytes read.
 
     Raises:
         SnapshotError: if the pickle is cut off or damaged, or asks for anything but plain containers; a class that
@@ -128,7 +128,7 @@ class _Machine:
             elif code == 0x7D:  # EMPTY_DICT
                 push({})
             elif code == 0x5D:  # EMPTY_LIST
-                if data[at : at + 3] == _STACK and not self.others:  # one of frames, which are there already
+                if data[at : at + 3] == _STACK and not self.others:  # one of frames, which exist already
                     last = self.run_end(at + 2)
                     if last:
                         push(self.stack_of(data[at + 2 : last]))

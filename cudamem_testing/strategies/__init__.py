@@ -121,7 +121,7 @@ def tensors(
 def _tensor(
     shape: Shape, dtype: torch.dtype, content: str, layout: str, device: torch.device, requires_grad: bool
 ) -> torch.Tensor:
-    """A tensor whose values depend on nothing but the arguments."""
+    """A tensor whose values depend only on the arguments."""
     made = shape
     if layout == "transposed" and len(shape) > 1:
         made = (*shape[:-2], shape[-1], shape[-2])

@@ -92,7 +92,7 @@ def memory_in_use(index: int) -> int | None:
 
 
 def transform_plans(index: int) -> int | None:
-    """Number of plans that cuFFT keeps for a card, outside the allocator; ``None`` if torch does not tell."""
+    """Number of plans that cuFFT keeps for a card, outside the allocator; ``None`` if torch does not show it."""
     import torch
 
     try:
@@ -124,7 +124,7 @@ def empty_cache() -> None:
 
 
 def memory_fraction(index: int) -> float:
-    """The fraction of the card that the process may use; 1.0, torch's default, if torch cannot tell."""
+    """The fraction of the card that the process may use; 1.0, torch's default, if torch does not show it."""
     get = cuda_function("_cuda_getMemoryFraction")
     try:
         fraction = 1.0 if get is None else float(get(index))
@@ -142,7 +142,7 @@ def set_memory_fraction(index: int, fraction: float) -> None:
 
 
 def allocator_settings() -> str | None:
-    """The allocator's settings as ``PYTORCH_ALLOC_CONF`` has them, those given last; ``None`` if torch cannot tell."""
+    """The allocator's settings as in ``PYTORCH_ALLOC_CONF``, those given last; ``None`` if torch does not show them."""
     get = cuda_function("_accelerator_getAllocatorSettings")
     return None if get is None else str(get())
 

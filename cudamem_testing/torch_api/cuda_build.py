@@ -183,7 +183,7 @@ _BETWEEN_CARDS: dict[str, Callable[..., Any]] = {
 
 
 class _NoMarks:
-    """NVTX, whose marks nobody reads here."""
+    """NVTX, whose marks have no effect here."""
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *arguments: 0
@@ -349,7 +349,7 @@ def _streams() -> tuple[type, type]:
 def engine_lacks_cards(number: int) -> bool:
     """Whether autograd's engine ran before there were so many cards: then it has no queue for the last one.
 
-    A tiny backward pass on it tells.
+    A tiny backward pass on it shows that.
     """
     import torch
 

@@ -27,7 +27,7 @@ class Running(NamedTuple):
 
 
 def node_function() -> Callable[[], Any]:
-    """A function that returns the autograd node running on this thread; it returns ``None`` if torch cannot tell."""
+    """A function that returns the autograd node running on this thread, or ``None`` if it is unknown."""
     import torch
 
     return getattr(torch._C, "_current_autograd_node", lambda: None)

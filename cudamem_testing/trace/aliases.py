@@ -12,7 +12,7 @@ Neighbouring nodes of one family become one node. What only the family ever uses
 fused kernel, an optimizer's temporaries) is hidden, unless it has a name. Versions are then renumbered, so that two
 in-place steps of one kernel and one step of another both count as one new version.
 
-Frees between the members of a row move behind it, allocations before it. PYTEST_DONT_REWRITE
+Frees between the members of a row move after it, allocations before it. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Address(NamedTuple):
     text: str
     place: tuple[str, int] | None
     given: bool
-    """Whether the tensor was there before the recording began."""
+    """Whether the tensor existed before the recording began."""
 
 
 def named_tensors(name: str, value: object) -> Iterator[tuple[str, Any]]:

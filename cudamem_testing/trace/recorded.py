@@ -42,7 +42,7 @@ class Tensor(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A text: its names with what they stand for, and its rows."""
+    """A text: its names with their tensors, and its rows."""
 
     heads: dict[str, str]
     rows: list[Row]

@@ -112,7 +112,7 @@ def series(changes: Iterable[Change], trace: Trace, start: int, device: str) -> 
             total -= nbytes
         elif action is Action.INCREMENT_VERSION:
             if storage is None or storage not in now:
-                continue  # a contradiction in the trace: written while it was not there
+                continue  # a contradiction in the trace: written while it did not exist
             before, nbytes = now[storage]
             sizes[before] -= nbytes
             sizes[column] += nbytes

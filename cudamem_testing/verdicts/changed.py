@@ -181,7 +181,7 @@ def _changed(
 def _was_without_grad(place: Place | None, line: Line, before: Sequence[Place]) -> bool:
     """Whether grad mode was off at a line when the baseline was recorded.
 
-    Of a line that has no place of its own, those of its function tell, and if it has none, all.
+    A line without a place is judged by those of its function, and if there are none, by all.
     """
     function = [one for one in before if one.name == line.name]
     telling = [place] if place is not None else function or before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
@@ -29,9 +30,15 @@ class CycleFindings:
         self._ignored = ignored
 
     @staticmethod
-    def unexplained(problem: NotExplained) -> Finding:
-        """The note that says which garbage of a test was not explained, and why."""
-        return Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, problem, cause=UNEXPLAINED)
+    def unexplained(**problem: Any) -> Finding:
+        """The note that says which garbage of a test was not explained, and why: the fields of ``NotExplained``."""
+        return Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, NotExplained(**problem), cause=UNEXPLAINED)
+
+    @staticmethod
+    def unread(finding: Finding, asked: str | None) -> Finding:
+        """The finding of memory that a collection freed, whose cycle could not be read."""
+        severity = Severity.FAIL if asked == "strict" else Severity.WARN
+        return replace(finding, severity=severity).remarked(Remark.UNREAD)
 
     def of(
         self,

@@ -83,6 +83,6 @@ def _kept_by_harness(path: Path | None) -> Verdict:
     if path.root_kind is RootKind.FIXTURE:
         return Verdict.FIXTURE
     met = {path.root, *(word for step in path.steps for word in (step.reference.text, step.type_name))}
-    runs = path.root_kind is RootKind.FRAME  # pytest's own, on its way to a report: that names nobody
+    runs = path.root_kind is RootKind.FRAME  # pytest's own, on its way to a report: it names no holder
     rest = Verdict.UNATTRIBUTED if runs else Verdict.HARNESS
     return next((verdict for verdict, words in _KEEPERS if met & words), rest)

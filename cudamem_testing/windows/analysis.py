@@ -1,4 +1,4 @@
-"""What the records of a session can tell, for code that only measures. PYTEST_DONT_REWRITE"""
+"""What can be read from the records of a session, for code that only measures. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 

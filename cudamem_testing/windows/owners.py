@@ -1,7 +1,7 @@
 """Assigns allocated blocks to owners: to a test or a wider fixture.
 
-If a recorder's blocks record an owner (the CPU), what a test retains is known exactly in constant time, whatever
-else is allocated or freed meanwhile. PYTEST_DONT_REWRITE
+If a recorder's blocks record an owner (the CPU), what a test retains is known exactly in constant time, also if
+others allocate and free meanwhile. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Region(Protocol):
 
 
 class Around(Protocol):
-    """What regions belong to: it measures and judges, knows which are ``entered``, and is told what they find.
+    """What regions belong to: it measures and judges, knows which are ``entered``, and gets their findings.
 
     ``place`` says what the name of a window begins with.
     """

@@ -64,7 +64,7 @@ def headline(finding: Finding) -> str:
 
 
 def details(finding: Finding) -> tuple[str, ...]:
-    """The lines below the title: safe to print, whatever they quote, and none very long."""
+    """The lines below the title: safe to print, also with quoted text, and none very long."""
     fact = finding.fact
     lines = fact.details if isinstance(fact, facts.Reported) else _LINES[type(fact)](finding, fact)[1:]
     return tuple(map(short_lines, (*lines, *map(remarks.remark, finding.remarks))))

@@ -47,7 +47,7 @@ def changed(finding: Finding, fact: Changed) -> list[str]:
 
 
 def no_baseline(finding: Finding, fact: NoBaseline) -> list[str]:
-    """Which baseline is not there."""
+    """Which baseline is missing."""
     what = f" of {', '.join(fact.lacking)}" if fact.lacking else ""
     return [f"no baseline{what} on {finding.device} ({fact.environment}): --cudamem-update=baselines records one"]
 

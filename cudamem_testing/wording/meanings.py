@@ -105,17 +105,17 @@ MEANINGS: dict[Verdict, Meaning] = {
     ),
     Verdict.NOT_RECOVERED: Meaning(
         "an allocation failed on purpose, and the code did not leave everything as before, or completely changed",
-        "restore state in a finally block, and change it only when all memory is there",
+        "restore state in a finally block, and change it only when all memory is allocated",
         FAILS,
         (
-            "state that is set before the work and reset behind it, without try and finally",
+            "state that is set before the work and reset after it, without try and finally",
             "an update in a loop: parameters, caches or results of which only a part has changed",
             "an error, and with its traceback the tensors of the failed work, that is kept for later",
         ),
         (
             "use a context manager, or reset state in a finally block",
             "allocate first, then change state: build an entry before it is stored, clear results before a retry",
-            "keep the text of an error instead of the error, and try again behind the except block",
+            "keep the text of an error instead of the error, and try again after the except block",
         ),
         "failing-allocations.md",
     ),

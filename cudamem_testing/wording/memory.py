@@ -75,7 +75,7 @@ def empty_pool(finding: Finding, fact: EmptyPool) -> list[str]:
     size = format_size(finding.bytes or 0)
     return [
         f"private pool {fact.pool} of a CUDA graph keeps {size} without a live block ({finding.device})",
-        f"   a capture of {fact.test} failed, or its graph's tensors are gone; nothing else can use this memory",
+        f"   a capture of {fact.test} failed, or its graph's tensors were freed; nothing else can use this memory",
         *(f"   also {format_size(size)} held by {GRAPH_STATE}" for size in fact.beside),
         f"   hint: {POOL_HINT}",
     ]

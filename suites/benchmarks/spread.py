@@ -15,8 +15,8 @@ Runs that have not ended after ``--limit`` seconds are stopped, and the figures 
 is a folder in which the report of each run that ended is kept: a run whose report is there is not repeated, so that the
 same command goes on where it was stopped. (Another state of the code needs another folder.)
 
-Some tests hold counters to the byte themselves, and fail where garbage of others goes meanwhile, which nobody counted
-without a session around them. They are named, and tell nothing of the spread.
+Some tests compare counters to the byte themselves, and fail if garbage of others is freed meanwhile, which only a
+session around them counts. They are named, and do not count for the spread.
 """
 
 from __future__ import annotations

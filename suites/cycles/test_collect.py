@@ -390,7 +390,7 @@ def test_a_callback_may_end_a_watch(ends: str) -> None:
             remove()
         gc.callbacks.remove(other)
     assert (len(first), len(second)) == ((2, 1) if ends == "own" else (1, 2))
-    assert phases == ["start", "stop", "start", "stop"], "nobody is passed over, nobody called twice"
+    assert phases == ["start", "stop", "start", "stop"], "no callback is skipped or called twice"
 
 
 @pytest.mark.slow

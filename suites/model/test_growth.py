@@ -1,4 +1,4 @@
-"""Growth: told apart from plateaus, against levels of known programs."""
+"""Growth and plateaus in the levels of known programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rise(levels: list[int], expected: int) -> None:
 
 @given(st.integers(1, 10_000), st.integers(4, 40), st.integers(0, 2**32))
 def test_constant_growth_is_found_to_the_byte(per_step: int, steps: int, seed: int) -> None:
-    """Whatever comes and goes on top, as long as the level is at its floor now and then."""
+    """Temporary memory on top does not matter, as long as the level is at its floor now and then."""
     dice = random.Random(seed)
     levels = [place * per_step + dice.choice([0, 0, dice.randrange(per_step)]) for place in range(steps + 1)]
     middle = (steps + 1) // 2

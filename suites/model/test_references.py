@@ -89,6 +89,6 @@ KEYS = st.recursive(
 
 @given(st.lists(KEYS, min_size=2, max_size=2))
 def test_no_key_is_in_it(keys: list[object]) -> None:
-    """Whatever the keys are, the stable text is that of a list's positions."""
+    """For all keys the stable text is that of a list's positions."""
     texts = {path(TABLE, (ITEM, f"[{key_text(key)}]", "list"), (ITEM, "[0]", "Tensor")).stable for key in (*keys, 0)}
     assert texts == {"module cache > TABLE (dict)[*] > list[*]"}

@@ -445,7 +445,7 @@ def test_without_events_the_numbers_are_compared_all_the_same(run_inner, pyteste
 
 
 def test_what_ci_measured_is_accepted(run_inner, pytester, monkeypatch):
-    """As if the run itself had recorded it; where nobody looked, without the places."""
+    """As if the run itself had recorded it; without the places if they were not searched for."""
     arguments = ("--cudamem", "--cudamem-json=report.json", "-k", "peak or unmarked")
     run(run_inner, monkeypatch, 0, *arguments, files=TEST)
     assert main(["accept", "report.json", "--baselines"]) == 0

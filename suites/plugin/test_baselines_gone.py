@@ -133,7 +133,7 @@ def test_tests_outside_rootdir_have_no_baselines(run_inner, pytester):
     assert told(*both) == ("4 passed", 0, (f"4 test{note}",))
     assert told("tests/a/test_it.py::test_a") == ("1 passed", 0, (f"1 test{note}",))
     assert told(*both, "--cudamem-baseline=require") == ("4 passed", 1, (f"4 tests{note}",))
-    assert told("tests/test_plain.py", "--cudamem") == ("1 passed", 0, ())  # nobody asked
+    assert told("tests/test_plain.py", "--cudamem") == ("1 passed", 0, ())  # nothing was requested
     for paths, number in ((both, 4), (("tests/test_plain.py",), 1), (("tests/a", "ci/test_it.py"), 4)):
         assert told(*paths, "--cudamem", UPDATE) == (
             f"{number} passed",

@@ -172,13 +172,13 @@ LIBRARY = """
 
 
 def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, monkeypatch):
-    """On a CPU, which has none: a size is taken for one, and nobody for its holder."""
+    """On a CPU, which has none: a size is taken for one, without a holder."""
 
-    def nobody(addresses, **options):
+    def held_by_nothing(addresses, **options):
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
-    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", held_by_nothing)
     run(run_inner, monkeypatch, 0, UPDATE, files=LIBRARY)
     recorded = entries(pytester)
     assert (recorded["test_product"]["requested"], recorded["test_product"]["allocations"]) == (2 * MIB + KIB, 3)
@@ -203,12 +203,12 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
 def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
     """Also where nothing is compared, and whoever reads the report is to record it."""
 
-    def nobody(addresses, **options):
+    def held_by_nothing(addresses, **options):
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
-    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", nobody)
-    monkeypatch.setattr("cudamem_testing.objects.places.find_holders", nobody)
+    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", held_by_nothing)
+    monkeypatch.setattr("cudamem_testing.objects.places.find_holders", held_by_nothing)
     file = f"""{LIBRARY}
     @pytest.fixture
     def more():

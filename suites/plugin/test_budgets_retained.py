@@ -175,7 +175,7 @@ GARBAGE = """
 
 @pytest.mark.parametrize("switches", [(), ("--cudamem",), ("--cudamem", "--cudamem-leaks=off", "--cudamem-cycles=off")])
 def test_what_the_collector_frees_is_not_retained(run_inner, switches):
-    """Whatever is checked beside, and however little it is."""
+    """With any other checks, and for any size."""
     inner = run_inner(GARBAGE, *switches)
     assert {name: inner.test(name).whole[0].retained for name in inner.outcomes} == {
         "test_garbage": 0,

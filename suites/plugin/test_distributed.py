@@ -66,7 +66,7 @@ FILE = """
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_models_of_distributed_training(run_outer):
-    """What holds a kept model is named; the buckets of a reducer are told apart from what hooks may hold."""
+    """What holds a kept model is named; the buckets of a reducer are distinguished from what hooks may hold."""
     inner = run_outer(FILE, "--cudamem", "--cudamem-device=cpu", "-W", "ignore")
     kinds = ("data_parallel", "fully_sharded", "tensor_parallel")
     clean = [

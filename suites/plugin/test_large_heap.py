@@ -104,7 +104,7 @@ def taken(folder: Path) -> tuple[int, int, dict[str, float]]:
 
 
 def test_a_search_takes_little_beside_the_process(pytester: pytest.Pytester, figure: Callable[[str], None]) -> None:
-    """Whatever holds a block beside a million objects; one process has them all."""
+    """For all kinds of holders among a million objects, in one process."""
     files = {"conftest.py": CONFTEST, "test_it.py": HEAD + MILLION}
     inner = run_outer(pytester, files, "--cudamem", "--cudamem-device=cpu", "-Wignore:Using backward")
     assert inner.last == "10 passed, 10 errors"

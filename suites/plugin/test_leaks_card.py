@@ -186,7 +186,7 @@ def test_what_was_freed_before_libraries_were_asked_has_no_owner(test: Judged, m
 
 
 def test_a_workspace_is_taken_again_at_once_and_the_next_test_has_nothing(test: Judged) -> None:
-    """Known sizes are asked for before anything is searched; what libraries take then is nobody's."""
+    """Known sizes are released before holders are searched; what libraries allocate then has no owner."""
     test.attributions.begin()
     workspace = test.card.take(WORKSPACE)
     test.card.asked = lambda: test.card.give_back(workspace)
@@ -206,7 +206,7 @@ def test_a_workspace_is_taken_again_at_once_and_the_next_test_has_nothing(test: 
 
 @pytest.mark.parametrize("size", [WORKSPACE, 3 * MIB])
 def test_what_no_library_frees_is_no_workspace(test: Judged, size: int) -> None:
-    """Whatever its size is: only C++ holds it, as a tensor that was exported through DLPack."""
+    """Of any size: only C++ holds it, as a tensor that was exported through DLPack."""
     test.card.take(size)
     assert test.findings() == [("held by C++", size, "test_a.py:3 in test_a")]
     test.begin()
@@ -287,7 +287,7 @@ def test_workspaces_do_not_count_where_leaks_are_not_looked_for(test: Judged) ->
 
 
 class TestDroppedEvents:
-    """A test whose history has no room for its first events: what they allocated is told by the books."""
+    """A test whose history has no room for its first events: the counters by address show what they allocated."""
 
     @pytest.fixture
     def test(self, monkeypatch: pytest.MonkeyPatch) -> Judged:
@@ -339,7 +339,7 @@ class TestDroppedEvents:
 
 @pytest.mark.parametrize("size", [WORKSPACE, 3 * MIB])
 def test_what_was_asked_for_by_hand_is_no_workspace(test: Judged, size: int) -> None:
-    """Whatever its size is."""
+    """Of any size."""
     test.card.take(size, [("/opt/venv/site-packages/torch/cuda/memory.py", 100, "caching_allocator_alloc"), *TEST])
     assert test.findings() == [("raw allocation", size, "test_a.py:3 in test_a")]
 

@@ -9,7 +9,7 @@ import pytest
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
-from cudamem_testing.snapshots.evidence import at_peak
+from cudamem_testing.snapshots.explanations import at_peak
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
 from suites.snapshots.allocator import MIB, Allocator

@@ -20,7 +20,7 @@ MIB = 2**20
 
 
 class Card(FakeRecorder):
-    """Tells what it is told."""
+    """Returns a given reading."""
 
     reading: OutsideUse | None = None
 

@@ -1,4 +1,4 @@
-"""The pool check: a test that captured is told the pools that it left, another is not looked at."""
+"""The pool check: a test with captures reports the pools that it left; other tests are not checked."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_pool_that_a_failed_capture_left(card: tuple[Card, PoolCheck]) -> None
     (finding,) = check.judge("test_a.py::test_decode[4]")
     assert text(finding) == (
         "cudamem: private pool (3, 0) of a CUDA graph keeps 2.0 MiB without a live block (cuda:0)\n"
-        "   a capture of test_a.py::test_decode[4] failed, or its graph's tensors are gone; "
+        "   a capture of test_a.py::test_decode[4] failed, or its graph's tensors were freed; "
         "nothing else can use this memory\n"
         "   hint: reset or delete the graph after a failed capture; graph_capture does this, and says what failed"
     )
@@ -193,7 +193,7 @@ def test_what_the_graph_keeps_is_freed_with_it(card: tuple[Card, PoolCheck]) -> 
     *rest, pool = check.judge("test_a.py::test", leaks)
     assert rest == leaks[1:]
     assert details(pool) == (
-        "   a capture of test_a.py::test failed, or its graph's tensors are gone; nothing else can use this memory",
+        "   a capture of test_a.py::test failed, or its graph's tensors were freed; nothing else can use this memory",
         "   also 1.0 KiB held by random-number state of a live CUDA graph",
         f"   hint: {POOL_HINT}",
     )

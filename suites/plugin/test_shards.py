@@ -84,7 +84,7 @@ HALF = """
 
 
 def test_what_could_not_be_collected(run_inner):
-    """Nobody knows which tests it would have had."""
+    """It is unknown which tests it would have had."""
     files = {
         "test_half.py": HALF,
         "test_none.py": "import nothing_of_that_name",

@@ -1,4 +1,4 @@
-"""Causes are the same in every run: whatever keys containers have, under any hash seed, in any order, in any worker."""
+"""Causes are the same in every run: for any keys of containers, under any hash seed, in any order, in any worker."""
 
 from __future__ import annotations
 

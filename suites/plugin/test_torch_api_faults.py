@@ -54,7 +54,7 @@ FUNCTIONS = sorted(
 
 @contextmanager
 def replaced(name: str, by: Callable[..., object]) -> Iterator[None]:
-    """A function is another one, in whatever module of ours it was imported."""
+    """Replace a function in all modules of the package that import it."""
     module, _, attribute = name.rpartition(".")
     original = getattr(sys.modules[module], attribute)
     places = [(one, key) for one in modules() for key, value in vars(one).items() if value is original]

@@ -1,4 +1,4 @@
-"""What the end of a wider fixture undoes is the fixture's until then, in whatever way it undoes it."""
+"""What the end of a wider fixture undoes belongs to the fixture until then, for all ways of undoing."""
 
 from __future__ import annotations
 

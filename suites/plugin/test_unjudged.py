@@ -133,7 +133,7 @@ def test_a_cycle_of_which_nothing_was_read(run_inner, monkeypatch):
 
 
 class InjectedError(Exception):
-    """Raised where nobody expects it."""
+    """Raised at an unexpected place."""
 
 
 class Injection:
@@ -154,7 +154,7 @@ class Injection:
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", [("cycles", "plugin.cycle", "plugin.retained"), ("leaks", "objects", "plugin.s")])
 def test_an_exception_anywhere(run_inner, pytester, before, modules):
-    """Whatever fails while a test is judged: no line is dropped, though nothing says where it failed."""
+    """An error in any step of judging a test drops no line."""
     lines = before(LEAK + CYCLES)
 
     def run(number):

@@ -210,7 +210,7 @@ TOGETHER = """
 
     class TestLeaks:
         def test_leaks(self, first):
-            ELSEWHERE.x = torch.zeros(300 * 256)  # nobody looks there before garbage is collected
+            ELSEWHERE.x = torch.zeros(300 * 256)  # found only when garbage is collected
 """
 
 

@@ -84,7 +84,7 @@ STEPS = st.one_of(
 
 @given(st.lists(st.tuples(STEPS, st.sampled_from(["dict", "list", "Node"])), max_size=20))
 def test_what_was_written_is_read_as_what_is_written_now(steps: list[tuple[tuple[Kind, str], str]]) -> None:
-    """For any chain, whatever the keys are."""
+    """For any chain and any keys."""
     first = Step(Reference(Kind.GLOBAL, "C"), "dict")
     path = Path("module a", RootKind.MODULE, (first, *(Step(Reference(*edge), word) for edge, word in steps)))
     assert current(HEAD + old_form(path.text)) == HEAD + path.stable

@@ -229,7 +229,7 @@ def test_a_name_that_is_none(project: Project) -> None:
 def test_of_other_files_nothing_is_written(project: Project, file: str) -> None:
     check = replace(project.run("test_side", "new"), file=file)
     assert project.accept(check)[0] == (
-        f"{file}: 1 text was not written: it is no file of expected texts: they lie in __cudamem__"
+        f"{file}: 1 text was not written: it is not a file of expected texts, which are in __cudamem__"
     )
     assert not (project.root / file).exists()
 

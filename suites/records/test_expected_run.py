@@ -75,7 +75,7 @@ def test_a_plain_text_holds_for_every_key():
         (("a", b"a"), None, TypeError, "the expected text must be a str, got bytes"),
         ((b"a", "a"), None, TypeError, "the actual text must be a str, got bytes"),
         (("a", {"cpu": 1}), "cpu", TypeError, "the expected text for 'cpu' must be a str, got int"),
-        (("a", {"cpu": "a"}), None, ValueError, "a mapping of expected texts needs the key of the text that is meant"),
+        (("a", {"cpu": "a"}), None, ValueError, "a mapping of expected texts needs a key that selects one"),
     ],
 )
 def test_wrong_arguments(arguments, key, error, message):

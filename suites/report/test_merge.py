@@ -82,7 +82,7 @@ def test_shards_say_what_one_run_says(
 ) -> None:
     """Also where the shards judged with the file themselves (``at_once``), as they do on CI.
 
-    A test whose findings are all known passes there; where nobody judged it failed, by nothing but its findings.
+    A test whose findings are all known passes there; where it was not judged it failed because of its findings alone.
     """
     file = lines(
         *(known(cause, size * MIB, f"{place}::test_{n}", kind=kind) for cause, size, place, n, kind in on_record)

@@ -158,7 +158,7 @@ def test_gradients_may_be_gone_but_not_some_of_them(memory: Memory) -> None:
                 model.zero_grad()
             raise
 
-    assert memory.fail_each_allocation(lambda: step(False)).findings == ()  # nobody asked
+    assert memory.fail_each_allocation(lambda: step(False)).findings == ()  # not requested
     assert memory.fail_each_allocation(lambda: step(True), gradients=model).findings == ()
     with pytest.raises(DoesNotRecover) as raised:
         memory.fail_each_allocation(lambda: step(False), gradients=model)

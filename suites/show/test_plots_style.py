@@ -1,4 +1,4 @@
-"""Colours that can be told apart, ticks at round numbers, files, and nothing left behind in matplotlib."""
+"""Colours that can be distinguished, ticks at round numbers, files, and nothing left behind in matplotlib."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_an_optimizer_by_hand():
         return {"loss": loss}
 
     found = named(step, x=torch.ones(2, 4), w=torch.ones(4, 4, requires_grad=True), momentum=torch.zeros(4, 4))
-    # Nobody says what the buffer is: no optimizer was seen.
+    # The buffer is unknown: no optimizer was seen.
     assert found == {"x": INPUT, "w": PARAMETER, "w.grad": GRADIENT, "momentum": None, "loss": ACTIVATION}
 
 

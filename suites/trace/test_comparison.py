@@ -1,4 +1,4 @@
-"""What a mismatch says first: what has changed, whatever the numbers of the tensors are."""
+"""What a mismatch says first: what has changed, independent of the numbers of the tensors."""
 
 from __future__ import annotations
 

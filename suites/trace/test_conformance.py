@@ -1,7 +1,7 @@
 """What torch's own tests of its data flow expect, to the letter (``TestDataFlow``, ``test_config_check``).
 
-On torch 2.13 no operator differs from the texts; :func:`test_the_oracle_agrees` holds every program against torch's
-own analysis on whatever torch is installed.
+On torch 2.13 no operator differs from the texts; :func:`test_the_oracle_agrees` compares every program with torch's
+own analysis on the installed torch.
 """
 
 from __future__ import annotations

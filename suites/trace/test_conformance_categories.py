@@ -4,7 +4,7 @@
 dispatch mode saw of the tensors is the truth that the labels are held against, as there. On torch 2.13 autograd
 detaches a new gradient once and not twice; nothing else differs, but for one thing that is wrong there and right here:
 :func:`test_gradients_from_an_optimizer`. The programs whose texts are compared run through torch's own analysis as
-well, on whatever torch is installed.
+well, on the installed torch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 With ``HYPOTHESIS_PROFILE=full`` 2,000 programs and 500 training runs. About one program in a hundred makes torch's
 validation give up, always for one fault: the profiler missed a free (of another thread, or of a tensor from before the
 recording), the next tensor at the address got the same number, and torch takes both for one that is created twice. Our
-reader tells them apart, so that there is nothing to contradict, and notes the missed free; pinned below.
+reader distinguishes them, so that there is nothing to contradict, and notes the missed free; pinned below.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def test_categories_and_timeline_equal_the_oracle(kind, part):
 def with_reused_address(prepare, run):
     """A profile of ``run(prepare())`` in which an address was freed unseen and used again.
 
-    A free is told of an address at which any earlier profile saw memory last: in one that sees it go, it is forgotten.
+    A free is recorded at an address where any earlier profile saw memory last, unless that profile saw the free.
     """
     flags = {"record_shapes": True, "profile_memory": True, "with_stack": True}
     for _ in range(TRIES):

@@ -208,7 +208,7 @@ FORESTS = st.lists(
 
 @given(FORESTS)
 def test_any_forest_is_analysed_to_the_end(roots):
-    """Whatever a trace says, each version has one author, versions only grow, and every text comes out."""
+    """For any trace each version has one author, versions only grow, and every text is made."""
     flow = analyse(*roots)
     assert [n.start for n in flow.nodes] == sorted(n.start for n in flow.nodes)
     authors = set()

@@ -26,7 +26,7 @@ def tracker():
     recorders = Recorders("cpu", record=True)
     opened = recorders.open()
     if not opened[0].tells_blocks:
-        pytest.skip("blocks of the CPU are told apart by the compiled recorder only")
+        pytest.skip("only the compiled recorder records single blocks of the CPU")
     for recorder in opened:
         recorder.wake(limited=True)
     yield Tracker(opened)

@@ -325,7 +325,7 @@ def test_a_profile_without_stacks_is_analysed_with_a_note():
 
 def test_the_profiler_inside_is_accepted_too_and_an_unfinished_one_is_an_error():
     prof = profile(**FLAGS)
-    with pytest.raises(RuntimeError, match="the profile has nothing recorded"):
+    with pytest.raises(RuntimeError, match="the profile has recorded nothing"):
         from_profile(prof)
     with torch.autograd.profiler.profile(use_kineto=True, **FLAGS) as inner:
         torch.ones(3).sin_()

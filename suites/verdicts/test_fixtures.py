@@ -1,4 +1,4 @@
-"""Fixtures that grow with each use: the third in a row fails, whatever comes between."""
+"""Fixtures that grow with each use: the third in a row fails, also with other tests between."""
 
 from __future__ import annotations
 

@@ -234,9 +234,9 @@ CAPTURE = Stack((Frame("torch/cuda/graphs.py", 118, "capture_begin", "library"),
 
 
 def test_the_state_of_captured_graphs() -> None:
-    nobody = HolderResult(Reach.NOT_HELD, None)
+    not_held = HolderResult(Reach.NOT_HELD, None)
     blocks = [block(1, 512, stack=CAPTURE), block(2, 512, stack=CAPTURE), block(3, 4 * KIB)]
-    other, state = leak_findings(blocks, dict.fromkeys((1, 2, 3), nobody))
+    other, state = leak_findings(blocks, dict.fromkeys((1, 2, 3), not_held))
     assert text(state) == (
         "cudamem: 1.0 KiB leaked (2 blocks, cpu)\n"
         "   512 B  memory without a Python tensor (512 bytes)  held by C++\n"
@@ -268,8 +268,8 @@ def test_buckets_of_a_reducer_are_its() -> None:
     held = HolderResult(
         Reach.REACHABLE, path("module project.cache", (Kind.GLOBAL, "KEPT", "list")), ("float32[4] on cpu",)
     )
-    nobody = HolderResult(Reach.NOT_HELD, None)
-    found = {one.holder: one for one in leak_findings(blocks, {1: nobody, 2: nobody, 3: held})}
+    not_held = HolderResult(Reach.NOT_HELD, None)
+    found = {one.holder: one for one in leak_findings(blocks, {1: not_held, 2: not_held, 3: held})}
     assert {*found} == {REDUCER, None, held.path.text}
     reducer = found[REDUCER]
     assert (reducer.verdict, reducer.bytes) == (Verdict.HELD_BY_CPP, 64 * KIB)
@@ -284,14 +284,14 @@ def test_a_flat_parameter_and_its_gradient_are_one() -> None:
     made = Frame("torch/distributed/fsdp/_flat_param.py", 9, "FlatParamHandle.flatten_tensors", "library")
     engine = Frame("torch/autograd/graph.py", 9, "_engine_run_backward", "library")
     blocks = [block(1, stack=Stack((made, TEST))), block(2, stack=Stack((engine, TEST))), block(3, stack=Stack())]
-    nobody = dict.fromkeys((1, 2, 3, 4), HolderResult(Reach.NOT_HELD, None))
-    found = {one.holder: one for one in leak_findings([*blocks, block(4)], nobody)}
+    not_held = dict.fromkeys((1, 2, 3, 4), HolderResult(Reach.NOT_HELD, None))
+    found = {one.holder: one for one in leak_findings([*blocks, block(4)], not_held)}
     assert {*found} == {FLAT_PARAMETER, None}
     assert (found[FLAT_PARAMETER].bytes, found[None].bytes) == (3 * 64 * KIB, 64 * KIB)
     assert details(found[FLAT_PARAMETER]).count(f"      held by    {FLAT_PARAMETER}") == 3
     call = "for part in FSDP.fsdp_modules(model): vars(part._handle.flat_param).clear()"
     assert f"   hint: use fully_shard, or end the test with: {call}" in details(found[FLAT_PARAMETER])
-    assert {one.holder for one in leak_findings(blocks[1:], nobody)} == {None}
+    assert {one.holder for one in leak_findings(blocks[1:], not_held)} == {None}
 
 
 def test_a_storage_is_shown_with_its_bytes() -> None:

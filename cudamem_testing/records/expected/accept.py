@@ -1,6 +1,6 @@
 """Accept the texts that another run found, from what it kept of its checks.
 
-What was kept comes from a file and is not trusted. It can change nothing but a string literal which is the argument of
+What was kept comes from a file and is not trusted. It can only change a string literal which is the argument of
 an assertion, in a source file that is to the byte the one that was measured, and the side files of expected texts; all
 of them below one root.
 
@@ -62,7 +62,7 @@ def _place(edits: Edits, root: Path, one: Checked) -> tuple[Place, str | None]:
         raise NotLocatedError(str(error)) from error
     is_side = path.suffix == ".txt" and path.parent.parent.name == FOLDER
     if one.call is None and not is_side:
-        raise NotLocatedError(f"it is no file of expected texts: they lie in {FOLDER}")
+        raise NotLocatedError(f"it is not a file of expected texts, which are in {FOLDER}")
     if one.digest != edits.digest(path) or (one.call is not None and one.digest is None):
         raise NotLocatedError(OTHER)
     if one.call is None:

@@ -53,7 +53,7 @@ def assert_text(
     Args:
         actual: the text at hand, or what makes it.
         expected: the text wanted; or one text per key; or None, if it is kept in a side file.
-        key: which text of a mapping is meant, such as the kind of device. A plain text holds for every key.
+        key: selects a text of a mapping, such as the kind of device. A plain text is for every key.
         argument: the name of the parameter that takes the literal.
         depth: which call holds the literal; 1 is the call of this function, 2 the call of its caller.
         session: the run; by default the current session, and without one texts are only compared.
@@ -183,7 +183,7 @@ def _where(at: CallSite) -> str:
 def _given(expected: str | Mapping[str, str] | None, key: str | None) -> str | None:
     if isinstance(expected, Mapping):
         if key is None:
-            raise ValueError("a mapping of expected texts needs the key of the text that is meant")
+            raise ValueError("a mapping of expected texts needs a key that selects one")
         return _text(f"expected text for {key!r}", expected[key]) if key in expected else None
     return None if expected is None else _text("expected text", expected)
 

@@ -79,7 +79,7 @@ class Source:
         Args:
             at: the call.
             expected: the value of the argument; the literal found must have it.
-            key: which text of a mapping is meant.
+            key: selects a text of a mapping.
 
         Raises:
             NotLocatedError: the call cannot be distinguished from others, or the file is not what was imported.

@@ -36,7 +36,7 @@ class View(NamedTuple):
     look: str = ""
 
 
-#: Where the data stands in the rendered template: a character that no text of a page has.
+#: The place of the data in the rendered template: a character that no text of a page has.
 _DATA = "\0"
 _COMMON = ("dom.js", "sizes.js")
 VIEWS: Mapping[str, View] = {
@@ -99,7 +99,7 @@ def page_pieces(title: str, data: Mapping[str, object], view: str) -> Iterator[s
 
 
 def script_pieces(data: Mapping[str, object]) -> Iterator[str]:
-    """The data as JSON that can stand inside a script element, in pieces; every text in it is safe to show."""
+    """The data as JSON that is valid inside a script element, in pieces; every text in it is safe to show."""
     start = "{"
     for key, value in data.items():
         yield f"{start}{in_script(printable(key))}:"
@@ -115,7 +115,7 @@ def script_pieces(data: Mapping[str, object]) -> Iterator[str]:
 
 
 def in_script(data: object) -> str:
-    """JSON that can stand inside a script element: no ``<`` in it, so nothing can close the element."""
+    """JSON that is valid inside a script element: no ``<`` in it, so nothing can close the element."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

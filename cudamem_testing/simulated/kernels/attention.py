@@ -117,7 +117,7 @@ class _Attention:
     def _flash_parts(self, heads: int, length: int, keys: int, width: int) -> int:
         """Into how many parts the keys are split where there are few queries for the card's multiprocessors.
 
-        The fewest parts that keep at least 85 % as many of them at work as the best number does.
+        The fewest parts that keep at least 85 % as many multiprocessors busy as the best number does.
         """
         block = 256 if width <= 64 else 128 if width <= 128 else 64
         work, places, blocks = heads * (rounded(length, 64) // 64), 2 * self._processors, rounded(keys, block) // block

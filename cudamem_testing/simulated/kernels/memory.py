@@ -57,7 +57,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def like_order(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A dense tensor of another shape whose dimensions lie in memory in the same order."""
+    """A dense tensor of another shape whose dimensions have the same order in memory."""
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim))
     made = torch.empty([shape[dim] for dim in order], dtype=tensor.dtype, device=tensor.device)

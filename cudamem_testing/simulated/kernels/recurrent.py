@@ -97,7 +97,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         states = layers.steps(x) * layers.hidden
         whole = sum(one.numel() for one in weights) * x.element_size()
         if buffer is None and (x.element_size() == 2 or weights[0].untyped_storage().nbytes() == whole):
-            buffer = weights[0].detach()  # they lie in one buffer already, or were cast into one
+            buffer = weights[0].detach()  # they are in one buffer already, or were cast into one
         if buffer is None:
             buffer = empty(x, (sum(one.numel() for one in weights),))
         held = torch.empty(x.shape, dtype=x.dtype, device=x.device) if layers.batch_first else None

@@ -20,7 +20,7 @@ MIB = 2**20
 #: Sizes in MiB that are tried for ``max_split_size_mb``; torch wants more than 20.
 SPLITS = (32, 64, 128, 256, 512, 1024)
 EXPANDABLE = "expandable_segments:True"
-#: The model is told to differ from the record if its peak is off by a larger share.
+#: The result says that the model differs from the record if its peak is off by a larger share.
 WELL = 0.05
 
 Kind = Literal["start", "setting", "call", "pool"]
@@ -90,7 +90,7 @@ def what_if(
     more: Sequence[AllocatorSettings] = (),
     step: Callable[[str], None] = lambda words: None,
 ) -> WhatIf:
-    """Ask for the usual changes and for ``more`` settings; ``step`` is told what is replayed next.
+    """Ask for the usual changes and for ``more`` settings; ``step`` is called with what is replayed next.
 
     ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells.
 

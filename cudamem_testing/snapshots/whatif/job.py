@@ -1,4 +1,4 @@
-"""Makes the job of the model from a recording: its events until memory ran out, and what was there before the first.
+"""Makes the job of the model from a recording: its events until memory ran out, and what was live before the first.
 
 A history does not say when the program emptied the cache, nor that the allocator did so by itself. Both show as
 segments that are returned to the driver one after the other. It was the allocator, and the model does the same by

@@ -26,7 +26,7 @@ ALLOC, FREE_REQUESTED, FREE_COMPLETED, PROBE = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Events to replay, and what was there before them.
+    """Events to replay, and what was live before them.
 
     ``segments`` has rows of address, size, stream, pool, small, expandable; ``blocks`` rows of address, size,
     requested, number of the segment, by segment and address. The columns of events are parallel; ``did`` holds

@@ -2,7 +2,7 @@
 
 The state is that of the moment at which memory ran out. A recording holds it if it ends there (torch's observer of
 out-of-memory errors, or a dump in the handler of the exception that has freed nothing yet); if events follow, blocks
-that were freed since are put back. PYTEST_DONT_REWRITE
+that were freed since are restored. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cudamem_testing.snapshots.whatif.job import Capacity, failure, prepare, seg
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Live blocks of one line that lie in the way, in bytes.
+    """Live blocks of one line that are in the way, in bytes.
 
     ``oldest`` and ``newest`` are ages at the failure in microseconds, ``None`` where the record has no clock;
     ``before`` is whether some were live before the first recorded event, so that they are older than the record.
@@ -43,7 +43,7 @@ class Why:
 
     ``requested`` became a block of ``needed`` bytes, and a new segment for it ``segment`` bytes. ``live`` is what was
     allocated, ``waiting`` what other streams may still use, ``reserved`` what the process had of the card,
-    ``device_free`` what the card had left. Of the ``unused`` bytes of the main pool, ``split`` lie beside live
+    ``device_free`` what the card had left. Of the ``unused`` bytes of the main pool, ``split`` are beside live
     blocks; ``largest_free`` is the largest range that could serve this request, on its stream and in its pool.
     ``private_unused`` are unused bytes of private pools.
 
