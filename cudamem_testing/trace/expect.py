@@ -158,7 +158,8 @@ class Expectations:
         """
         __tracebackhide__ = True
         categories = self.categories()
-        include, exclude = (one if one is None or isinstance(one, str) else tuple(one) for one in (include, exclude))
+        include = include if include is None or isinstance(include, str) else tuple(include)
+        exclude = exclude if isinstance(exclude, str) else tuple(exclude)
         text = categories.text(ids=ids, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
 
         def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
