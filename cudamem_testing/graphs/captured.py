@@ -260,6 +260,11 @@ class Captured(InNotebook):
         __tracebackhide__ = True
         assert_text(self.nodes().text(level, edges=edges), expected, depth=2)
 
+    @property
+    def replays(self) -> int:
+        """How many times it was replayed through this object."""
+        return self._replays
+
     def nodes(self) -> NodeList:
         """The nodes of the graph, with the operators that launched them if the capture counted them."""
         self._alive()

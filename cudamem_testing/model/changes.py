@@ -107,7 +107,9 @@ class ChangedPlace:
     ``text`` is what is written there, ``was`` what was written there before if that was something else. ``call`` is the
     library call behind the line, ``caller`` the project's line that called its function. ``recorded`` is whether
     autograd records the line's operators now and did not before. Where a baseline has functions alone, ``line`` is the
-    function's line of most bytes, the last of equals, and ``numbers`` are those of all its lines.
+    function's line of most bytes, the last of equals, and ``numbers`` are those of all its lines. ``result`` is a later
+    line with as many live blocks, where all was made in grad mode and no backward pass freed it: what each call made
+    stays with its result, as a graph does with a loss.
     """
 
     place: str
@@ -125,6 +127,7 @@ class ChangedPlace:
     call: str = ""
     caller: Frame | None = None
     recorded: bool = False
+    result: Frame | None = None
 
     @property
     def growth(self) -> int:

@@ -183,7 +183,9 @@ def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
         yield graphs
     session = request.config.stash.get(keys.SESSION, None)
     if session is not None and session.evidence.curves is not None:
+        from cudamem_testing.graphs.description import describe
+
         for captured in graphs.captured:
-            session.evidence.curves.exhibit(session.running, "Captured graph", captured.__str__)
+            session.evidence.curves.exhibit(session.running, "Captured graph", partial(describe, captured))
     end()
     _refuse(request, problems, outcome)

@@ -7,7 +7,8 @@ tests lose theirs, which the page says. Texts are safe to show, and none of them
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from cudamem_testing.model import facts
@@ -46,13 +47,16 @@ def run_page(run: RunRecord) -> Iterator[str]:
 
 def compare_page(before: RunRecord, after: RunRecord, compared: Compared) -> Iterator[str]:
     """The page of two runs, in pieces: what changed, and every test of the later one."""
-    data = run_data(after)
+    data = run_data(after, before)
     data["compared"] = _compared(before, after, compared)
     return page_pieces("Memory reports compared", data, "report")
 
 
-def run_data(run: RunRecord) -> Json:
-    """What the scripts of the page read; tests and findings are a :class:`Listing`."""
+def run_data(run: RunRecord, earlier: RunRecord | None = None) -> Json:
+    """What the scripts of the page read; tests and findings are a :class:`Listing`.
+
+    Of an ``earlier`` run it holds the memory over time of tests that have one in both.
+    """
     found = causes(run)
     by_key = {cause.key: number for number, cause in enumerate(found)}
 
@@ -80,9 +84,10 @@ def run_data(run: RunRecord) -> Json:
         "unchecked": [*map(one_line, unchecked_lines(run))],
         "expected": [_expected(one) for one in run.checked if one.actual is not None],
     }
-    if not any(test.curves for test in run.tests):
+    some = [*_curves_of(run.tests, {} if earlier is None else {one_line(one.nodeid): one for one in earlier.tests})]
+    if not some:
         return {**data, **_written((), 0, 0)[0]}
-    return {**data, **_curves(run.tests, MOST_BYTES - sum(map(len, script_pieces(data))))}
+    return {**data, **_curves(some, MOST_BYTES - sum(map(len, script_pieces(data))))}
 
 
 def _test(test: TestRecord, devices: Sequence[str]) -> Json:
@@ -217,10 +222,20 @@ def _expected(one: Checked) -> list[object]:
     return [one_line(one.test), one.device, one_line(place), *texts]
 
 
-def _curves(tests: Sequence[TestRecord], room: int) -> Json:
-    """Curves by the number of their test, in the most detail for which there is room."""
+def _curves_of(tests: Sequence[TestRecord], earlier: Mapping[str, TestRecord]) -> Iterator[tuple[str, Curve]]:
+    """Curves by the number of their test, and under ``before NUMBER`` those of the same test in an earlier run."""
+    for number, test in enumerate(tests):
+        yield from ((str(number), curve) for curve in test.curves)
+        other = earlier.get(one_line(test.nodeid))
+        kinds = {(curve.device, curve.by) for curve in test.curves}
+        if other is not None:
+            shared = (curve for curve in other.curves if (curve.device, curve.by) in kinds)
+            yield from ((f"before {number}", replace(curve, live=())) for curve in shared)
+
+
+def _curves(whole: Sequence[tuple[str, Curve]], room: int) -> Json:
+    """Curves by their key, in the most detail for which there is room."""
     room = max(room, LEAST_FOR_CURVES)
-    whole = [(number, curve) for number, test in enumerate(tests) for curve in test.curves]
     some = whole[:: max(len(whole) // _SAMPLE, 1)]
     sizes: list[int] = []
     for points, stacks in _DETAIL:
@@ -237,21 +252,21 @@ def _curves(tests: Sequence[TestRecord], room: int) -> Json:
         if room < 0:
             break
     made, _ = _written(whole[:kept], *_DETAIL[-1])
-    left = len({number for number, _ in whole[kept:]})
+    left = len({key.rpartition(" ")[2] for key, _ in whole[kept:]})
     return {
         **made,
         "dropped": f"the memory over time of {count(left, 'test')} is left out: the page would be too large",
     }
 
 
-def _written(some: Sequence[tuple[int, Curve]], points: int, stacks: int) -> tuple[Json, list[int]]:
+def _written(some: Sequence[tuple[str, Curve]], points: int, stacks: int) -> tuple[Json, list[int]]:
     """The curves with their stacks, and about how many bytes each takes."""
     numbers = StackNumbers()
     curves: dict[str, list[Json]] = {}
     sizes = []
-    for number, curve in some:
+    for key, curve in some:
         data = write_curve(curve.thinned(points, stacks), numbers)
-        curves.setdefault(str(number), []).append(data)
+        curves.setdefault(key, []).append(data)
         sizes.append(len(in_script(data)))
     shared = {"frames": [*numbers.frames()], "stacks": [*numbers.stacks()]}
     if sizes:

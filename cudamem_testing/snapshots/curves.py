@@ -24,7 +24,7 @@ from cudamem_testing.model.curves import (
     chosen,
     steps_of,
 )
-from cudamem_testing.model.sizes import count
+from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.model.windows import Window
 from cudamem_testing.show.printable import one_line
@@ -54,8 +54,7 @@ def curve(
     if not len(recording.events):
         return None
     ends = moments_of(recording, [end for one in windows for end in (one.opened, one.closed)], now)
-    spans = [(one, ends[2 * place], ends[2 * place + 1]) for place, one in enumerate(windows)]
-    known = [(one, first, last) for one, first, last in spans if first is not None and last is not None]
+    known = [*_spans(windows, ends, since_start=not recording.truncated)]
     start = min((first for _, first, _ in known), default=0)
     stop = max((last for _, _, last in known), default=replayed.end)
     inside = next(((one, first, last) for one, first, last in known if one.name == call), None)
@@ -71,6 +70,8 @@ def curve(
     measured = None
     if inside is not None and inside[0].opened is not None and inside[0].opened.allocated == inside[0].start:
         measured = inside[0].peak
+    earlier = None if measured is None or not recording.truncated or totals[peak] >= measured else measured
+    measured = None if earlier is not None else measured
     return Curve(
         recording.device,
         "line",
@@ -81,8 +82,20 @@ def curve(
         where[peak],
         tuple(_live(replayed, peak, start, measured, before)),
         stop - start,
-        tuple(_notes(replayed, len(known) - len(shown))),
+        tuple(_notes(replayed, len(known) - len(shown), earlier)),
     )
+
+
+def _spans(
+    windows: Sequence[Window], ends: Sequence[int | None], *, since_start: bool
+) -> Iterable[tuple[Window, int, int]]:
+    """Windows with the moments at which they began and ended: the first one of all for a beginning that was dropped."""
+    for place, one in enumerate(windows):
+        first, last = ends[2 * place], ends[2 * place + 1]
+        if first is None and last and not since_start:
+            first = 0
+        if first is not None and last is not None:
+            yield one, first, last
 
 
 def moments_of(recording: Recording, wanted: Sequence[Counters | None], now: Counters) -> list[int | None]:
@@ -235,9 +248,11 @@ def _summed(label: str, origin: Origin, groups: Sequence[tuple[object, list[int]
         yield Part(sum(both[0] for _, both in groups), sum(both[1] for _, both in groups), None, label, origin)
 
 
-def _notes(replayed: Replay, left_out: int) -> Iterable[str]:
+def _notes(replayed: Replay, left_out: int, earlier: int | None) -> Iterable[str]:
     yield from (one_line(note) for note in (*replayed.recording.notes, *replayed.lives.notes))
     if replayed.recording.truncated:
         yield DROPPED
+    if earlier is not None:
+        yield f"the peak of {format_size(earlier)} came before the events that were kept"
     if left_out:
         yield f"{count(left_out, 'more region')} not marked"

@@ -44,6 +44,8 @@ def changed_places(before: Sequence[Place], lines: Sequence[Line], known: str = 
         if line is not None and place is None and not hidden and there:
             is_old = fingerprint(line.name, line.text, line.nth) in there
             one = replace(one, before=0) if is_old else one  # not at the peak then
+        if line is not None:
+            one = _with_result(one, line, lines)
         orders[id(one)] = 0 if line is None else line.order
         found.append(one)
     total = sum(one.growth for one in found if one.growth > 0)
@@ -53,6 +55,22 @@ def changed_places(before: Sequence[Place], lines: Sequence[Line], known: str = 
     grew.sort(key=lambda one: (one is not first, not _edited(one, total), -one.growth, orders[id(one)]))
     less.sort(key=lambda one: one.growth)
     return [*grew[:MOST], *less[:GONE]], max(0, len(grew) - MOST) + max(0, len(less) - GONE)
+
+
+def _with_result(one: ChangedPlace, line: Line, lines: Sequence[Line]) -> ChangedPlace:
+    """The place with the last later line that has as many live blocks: results that may keep it.
+
+    Only of an unchanged line with three live blocks or more, and more than before, made in grad mode and freed by no
+    backward pass: something keeps the results, and their graphs what was made for them. A line that is kept alone has
+    no such result. At the peak the last result may not be there yet.
+    """
+    more = one.before is not None and line.blocks > max(2, one.blocks_before)
+    if not (more and line.is_recorded) or one.was or one.is_for_backward:
+        return one
+    later = (other for other in lines if other.order > line.order and other.is_recorded and other.frame is not None)
+    fitting = (other for other in later if other.blocks >= line.blocks - 1)
+    result = max(fitting, key=lambda other: other.order, default=None)
+    return one if result is None else replace(one, result=result.frame)
 
 
 def _where_larger_blocks_begin(

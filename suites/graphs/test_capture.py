@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
+from cudamem_testing.graphs.description import describe
 from cudamem_testing.graphs.liveness import LEFT, UNTOLD, Read, dead
 from cudamem_testing.graphs.reasons import NESTED
 from cudamem_testing.graphs.rules import Rule
@@ -54,6 +55,31 @@ def test_replays_with_new_inputs(graphs: GraphCapture) -> None:
     first, second = captured.views(x, bias=bias), captured.views(torch.zeros(3), bias=bias)
     assert first["y"].data_ptr() == second["y"].data_ptr() == captured.outputs["y"].data_ptr()
     assert str(captured) == "graph of function double in pool (2, 0): 28 B added by its capture"
+
+
+def test_a_report_describes_its_nodes_pool_and_replays(graphs: GraphCapture, backend: FakeBackend) -> None:
+    captured = graphs(double, torch.ones(3), operators=True)
+    captured()
+    captured()
+    assert describe(captured).splitlines() == [
+        "graph of function double in pool (2, 0): 16 B added by its capture",
+        "2 replays",
+        "nodes:",
+        "   2 kernel",
+        "   aten::mul  kernel",
+        "   aten::sum  kernel",
+        "pool:",
+        "   private pool (2, 0): 16 B reserved, 16 B allocated, 0 B free",
+        "outputs:",
+        "   output['y'] float32[3] on cpu",
+        "   output['sum'] float32[] on cpu",
+        "used from outside:",
+    ]
+    backend.tells_nodes = False
+    captured = graphs(double, torch.ones(3))
+    assert describe(captured).splitlines()[2].startswith("nodes: unknown: ")
+    captured.reset()
+    assert describe(captured).splitlines()[1:] == ["0 replays", "the graph was reset: its nodes and its pool are gone"]
 
 
 def test_one_tensor_twice_stays_one(graphs: GraphCapture) -> None:

@@ -59,10 +59,27 @@ NET = """
         h = x @ w
         h = F.gelu(h)
         return h + 1
+
+    def evaluate(net, xs):
+        losses = []
+        for x in xs:
+            loss = net(x).square().mean()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    def distill(student, teacher, x):
+        target = teacher(x).detach()
+        F.mse_loss(student(x), target).backward()
+
+    def collect(net, xs):
+        kept = []
+        for x in xs:
+            kept = kept[-1:] + [net(x).detach()]
+        return kept
 """
 TESTS = """
     import pytest, torch
-    from net import Net, embed, probe, scaled, scores, train
+    from net import Net, collect, distill, embed, evaluate, probe, scaled, scores, train
 
     pytestmark = pytest.mark.memory_baseline(tolerance="2%|16KiB")
 
@@ -77,6 +94,9 @@ TESTS = """
     def test_scaled(x): scaled(x)
     def test_scores(x): scores(x)
     def test_probe(x): assert probe(torch.ones(64, 1024, requires_grad=True), x) is not None
+    def test_evaluate(x): evaluate(Net(depth=1), [x[:512]] * 6)
+    def test_distill(x): distill(Net(depth=1), Net(depth=1), x)
+    def test_collect(x): collect(Net(depth=1), [x[:512]] * 6)
 """
 FILES = {"net.py": NET, "test_it.py": TESTS}
 
@@ -154,6 +174,37 @@ def fresh_modules(monkeypatch):
                 "saved for backward: +3.0 MiB by net.py:13 in Block.forward (gelu) <- net.py:32",
             ],
         ),
+        (
+            "test_evaluate",
+            "losses.append(loss.detach())",
+            "losses.append(loss)",
+            [
+                "grew: +2.0 MiB by net.py:12 in Block.forward (Linear.forward) <- net.py:23, 1.0 MiB -> 3.0 MiB",
+                "   | h = self.up(x)",
+                "grew: +2.0 MiB by net.py:13 in Block.forward (gelu) <- net.py:23, 1.0 MiB -> 3.0 MiB in 2 -> 6 blocks",
+                "grew: +512.0 KiB by net.py:14 in Block.forward <- net.py:23, 256.0 KiB -> 768.0 KiB in 2 -> 6 blocks",
+                "   hint: results of net.py:55 in evaluate keep what was made for them: is a .detach() missing",
+            ],
+        ),
+        (
+            "test_distill",
+            "teacher(x).detach()",
+            "teacher(x)",
+            [
+                "saved for backward: +1.0 MiB by net.py:12 in Block.forward (Linear.forward) <- net.py:23, 1.0 MiB",
+                "   | h = self.up(x)",
+                "saved for backward: +1.0 MiB by net.py:13 in Block.forward (gelu) <- net.py:23, 1.0 MiB -> 2.0 MiB",
+            ],
+        ),
+        (
+            "test_collect",
+            "kept[-1:]",
+            "kept[:]",
+            [
+                "grew: +384.0 KiB by net.py:14 in Block.forward <- net.py:23, 512.0 KiB -> 896.0 KiB in 4 -> 7 blocks",
+                "   | return x + self.down(h)",
+            ],
+        ),
     ],
     ids=[
         "no_grad",
@@ -163,16 +214,20 @@ def fresh_modules(monkeypatch):
         "dtype",
         "dtype before",
         "checkpoint",
+        "detach of a loss",
+        "detach before a loss",
+        "detached and kept",
     ],
 )
 def test_the_first_line_names_the_cause(run_inner, pytester, test, old, new, first):
-    assert run_inner(FILES, UPDATE).last == "5 passed"
-    assert run_inner({}).last == "5 passed"  # the control: what was recorded
+    assert run_inner(FILES, UPDATE).last == "8 passed"
+    assert run_inner({}).last == "8 passed"  # the control: what was recorded
     assert NET.count(old) == 1
     inner = run_inner({"net.py": NET.replace(old, new)})
     assert [name for name, outcome in inner.outcomes.items() if outcome == "failed"] == [test]
     told = inner.section(test)[1:]
     assert [line[: len(wanted)] for line, wanted in zip(told, first, strict=False)] == first, "\n".join(told)
+    assert any(".detach()" in line for line in told) == (".detach()" in old and test == "test_evaluate")
 
 
 INLINE = """

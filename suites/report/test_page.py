@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.curves import Curve
-from cudamem_testing.model.records import Environment, RunRecord, Unchecked
+from cudamem_testing.model.records import Environment, RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.report.curves import read_curve
 from cudamem_testing.report.files import read_json, write_html, write_json
@@ -249,6 +250,24 @@ def test_two_runs_on_one_page() -> None:
         ("project/attention.py::Attention.forward", [1, 12 * MIB], None),
     ]
     assert data["places"] == {"a": [["project/a.py::f", 4 * MIB, 6 * MIB]]}
+
+
+def test_the_memory_over_time_of_both_runs() -> None:
+    def run(*tests: TestRecord) -> RunRecord:
+        return RunRecord(tests=tests)
+
+    alike, other = curve(40, 3), replace(curve(30, 3), by="category")
+    before = run(
+        record("gone", "failed", curves=(alike,)),
+        record("a", "passed", curves=(curve(50, 3), other)),
+        record("c", "passed", curves=(alike,)),
+    )
+    after = run(record("new", "passed", curves=(alike,)), record("a", "failed", curves=(alike,)), record("c", "passed"))
+    curves = data_of(compare_text(before, after))["curves"]
+    assert sorted(curves) == ["0", "1", "before 1"]
+    (earlier,) = curves["before 1"]  # that of a category has no partner
+    assert (earlier["events"], earlier["live"]) == (50, [])
+    assert curves["1"][0]["live"] != []
 
 
 def test_two_reports_become_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

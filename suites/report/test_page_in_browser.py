@@ -17,7 +17,19 @@ import pytest
 from cudamem_testing.model.records import Environment, RunRecord
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 from cudamem_testing.show.lifetimes import Bar, Lifetimes, Step
-from suites.report.pages import HOSTILE, LONG, MIB, compare_text, cycle, data_of, everything, leak, record, run_text
+from suites.report.pages import (
+    HOSTILE,
+    LONG,
+    MIB,
+    compare_text,
+    curve,
+    cycle,
+    data_of,
+    everything,
+    leak,
+    record,
+    run_text,
+)
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
@@ -44,11 +56,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of everything, and one of two runs."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "run.html").write_text(run_text(everything()), encoding="utf-8")
+    small, large = curve(100, 3, 5, 30 * MIB), curve(200, 3, 5, 60 * MIB)
     before = RunRecord(
-        tests=(record("a::b", "passed", peak=4 * MIB), record("gone", "passed"), record("c", "error", leak()))
+        tests=(
+            record("a::b", "passed", peak=4 * MIB, curves=(small,)),
+            *(record("gone", "passed"), record("c", "error", leak())),
+        )
     )
     after = before._replace(
-        tests=(record("a::b", "passed", peak=6 * MIB), record("new", "passed"), record("c", "error", cycle()))
+        tests=(
+            record("a::b", "passed", peak=6 * MIB, curves=(large,)),
+            *(record("new", "passed"), record("c", "error", cycle())),
+        )
     )
     compared = compare_text(before, after)
     (folder / "two.html").write_text(compared, encoding="utf-8")
@@ -296,6 +315,23 @@ def test_two_runs(opened: Open) -> None:
     page.locator("a", has_text="all tests of the later report").click()
     page.wait_for_selector(".chips")
     assert len(names(page)) == 3
+
+
+def test_the_memory_over_time_of_two_runs_lies_on_each_other(opened: Open) -> None:
+    page = opened(file="two.html")
+    chart = page.locator(".both .plot svg")
+    assert page.locator(".both .plot path.earlier:not(.under)").count() == 1
+    peaks = [max(one.totals) for one in (curve(200, 3, 5, 60 * MIB), curve(100, 3, 5, 30 * MIB))]
+    now, before = (f"{one / MIB:.1f} MiB" for one in peaks)
+    assert f"peak {now}, in the earlier run {before}" in chart.get_attribute("aria-label")
+    assert page.inner_text(".both .readout p").startswith(f"{now}, before 24.4 MiB (+")  # aligned
+    assert page.inner_text(".both .readout tr >> nth=0").split("\t")[1:3] == ["15.3 MiB", "was 6.4 MiB"]
+    chart.focus()
+    page.keyboard.press("End")
+    assert page.inner_text(".both .readout p").startswith("5.0 MiB, before 5.0 MiB (+948 B) event 199")
+    page.locator(".both a").click()
+    page.wait_for_selector(".crumbs")
+    assert page.locator(".plot path.earlier:not(.under)").count() == 1
 
 
 def test_paper_shows_every_test(opened: Open) -> None:

@@ -23,6 +23,20 @@ function changesTable(compared) {
   return h("section", {}, h("h2", {}, "What changed"), h("div.tools", {}, search, shown), table.element);
 }
 
+// The curves of one test: bands of the later run, a line of the earlier one; drawn once they are opened.
+function bothRuns(data, name, place, open) {
+  const box = h("div");
+  const draw = () => {
+    if (box.firstChild) return;
+    for (const curve of data.curves[place]) {
+      const earlier = earlierOf(data, place, curve);
+      if (earlier) box.append(h("p.muted", {}, `${curve.device}, by ${curve.by === "line" ? "line of code" : "category"}`), curveChart(curve, null, 0, earlier));
+    }
+  };
+  if (open) draw();
+  return h("details.both", { open, on: { toggle: draw } }, h("summary.code", {}, elide(name, 200)), h("p", {}, h("a", { href: link("test", name) }, "the page of this test")), box);
+}
+
 function namesList(title, names) {
   if (!names.length) return null;
   return h("details", { open: names.length <= 20 }, h("summary", {}, `${title}: ${count(names.length, "test")}`),
@@ -42,6 +56,9 @@ function comparison(data) {
     return h("tr", {}, h("td", {}, pill(state, mark)), h("th.code", { scope: "row" }, elide(text, 200), h("div.muted", {}, kind === verdict ? kind : `${kind}: ${verdict}`)), h("td.num", {}, size(old)), h("td.num", {}, size(now)));
   });
   const places = Object.entries(compared.places).slice(0, 30);
+  const order = new Map(compared.rows.map((row, i) => [row[0], i]).reverse());
+  const overTime = data.tests.map((test, place) => [test.id, place]).filter(([, place]) => `before ${place}` in data.curves && String(place) in data.curves)
+    .sort((a, b) => (order.get(a[0]) ?? Infinity) - (order.get(b[0]) ?? Infinity));
   return [
     h(`section.verdict.${tone}`, {}, h("span.mark", { "aria-hidden": "true" }, tone === "bad" ? "✗" : tone === "warn" ? "!" : "✓"),
       h("div", {}, h("h2", {}, compared.rows.length ? `${count(grew, "number")} grew, ${number(shrank)} shrank${broken ? `, ${number(broken)} beyond what is allowed` : ""}` : "Nothing changed"),
@@ -49,6 +66,8 @@ function comparison(data) {
     linesSection("Compared", compared.lines, "calm"),
     compared.rows.length ? changesTable(compared) : null,
     causes.length ? h("section", {}, h("h2", {}, "Findings by cause"), h("div.wide", { tabindex: "0", role: "region", "aria-label": "causes before and after" }, h("table.plain", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "state"), h("th", { scope: "col" }, "cause"), h("th.num", { scope: "col" }, "before"), h("th.num", { scope: "col" }, "after"))), h("tbody", {}, causes)))) : null,
+    overTime.length ? h("section", {}, h("h2", {}, "Memory over time, both runs"), overTime.slice(0, 30).map(([name, place], i) => bothRuns(data, name, place, i < 2)),
+      overTime.length > 30 ? h("p.muted", {}, `${count(overTime.length - 30, "more test")}: see their own pages`) : "") : null,
     places.length ? h("section", {}, h("h2", {}, "Live at the peak, before and after"), places.map(([name, rows]) => h("details", { open: places.length < 4 }, h("summary.code", {}, elide(name, 200)),
       beforeAfter(rows.map(([place, old, now]) => [place, null, old, 0, now]))))) : null,
     compared.gone.length || compared.added.length ? h("section", {}, h("h2", {}, "New and gone"), namesList("only after", compared.added), namesList("only before", compared.gone)) : null,

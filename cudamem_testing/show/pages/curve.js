@@ -25,13 +25,52 @@ function bandsOf(curve) {
   return bands;
 }
 
-function curveChart(curve, limit, most) {
-  const bands = bandsOf(curve);
-  const points = curve.moments.length;
+function totalsOf(bands, points) {
   const totals = new Float64Array(points);
   for (const band of bands) for (let i = 0; i < points; i += 1) totals[i] += band.sizes[i];
+  return totals;
+}
+
+// Where the points of an earlier run lie among the values of a later one: phases and regions begin and end together.
+function aligned(earlier, later, from, to) {
+  const nth = (curve) => {
+    const seen = new Map();
+    return new Map(curve.stretches.map(([name, first, last]) => {
+      seen.set(name, (seen.get(name) || 0) + 1);
+      return [`${name} ${seen.get(name)}`, [first, last]];
+    }));
+  };
+  const there = nth(later);
+  const pairs = [[0, 0]];
+  for (const [name, ends] of nth(earlier)) if (there.has(name)) ends.forEach((place, i) => pairs.push([from[place], to[there.get(name)[i]]]));
+  pairs.push([from[from.length - 1], to[to.length - 1]]);
+  pairs.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const kept = [pairs[0]];
+  for (const pair of pairs) if (pair[0] > kept[kept.length - 1][0] && pair[1] >= kept[kept.length - 1][1]) kept.push(pair);
+  let k = 0;
+  return from.map((value) => {
+    while (k < kept.length - 2 && kept[k + 1][0] <= value) k += 1;
+    const [[a, x], [b, y]] = kept.length > 1 ? [kept[k], kept[k + 1]] : [kept[0], [kept[0][0] + 1, kept[0][1]]];
+    return x + ((y - x) * (value - a)) / (b - a);
+  });
+}
+
+// Bytes of the same line in the other run: by its label, or where lines were added above it by file and function.
+function sameBand(bands, label) {
+  const place = (text) => text.replace(/:\d+ in /, " in ");
+  const exact = bands.find((band) => band.label === label);
+  const alike = exact ? [] : bands.filter((band) => place(band.label) === place(label));
+  return exact || (alike.length === 1 ? alike[0] : null);
+}
+
+// `earlier` is the same test's curve of a run before: a line over the bands, and a number beside each.
+function curveChart(curve, limit, most, earlier) {
+  const bands = bandsOf(curve);
+  const points = curve.moments.length;
+  const totals = totalsOf(bands, points);
+  const before = earlier && earlier.moments.length ? { bands: bandsOf(earlier), totals: totalsOf(bandsOf(earlier), earlier.moments.length) } : null;
   const bound = limit && limit[0] === "peak" ? limit[4] + limit[2] : null;
-  const highest = Math.max(1, most || 0, bound === null ? 0 : bound, ...totals);
+  const highest = Math.max(1, most || 0, bound === null ? 0 : bound, ...totals, ...(before ? before.totals : []));
   const clock = curve.times !== null && curve.times[points - 1] > 0;
   let byTime = false; // most of the time nothing is allocated: by event every change can be seen
   let at = curve.peak;
@@ -39,10 +78,27 @@ function curveChart(curve, limit, most) {
 
   const plot = h("div.plot");
   const readout = h("div.readout", { "aria-hidden": "true", style: { "min-height": `${3.1 + 1.5 * Math.min(12, bands.filter((band) => band.most).length)}rem` } });
-  const xs = (width) => {
+  const scale = (width) => {
     const values = byTime ? curve.times : curve.moments;
     const last = (values[points - 1] || 1) * (1 + TAIL) + (byTime ? 0 : 0.5);
-    return (place) => 64 + ((width - 76) * (place < points ? values[place] : last)) / last;
+    return { last, at: (value) => 64 + ((width - 76) * value) / last };
+  };
+  const xs = (width) => {
+    const { last, at: to } = scale(width);
+    const values = byTime ? curve.times : curve.moments;
+    return (place) => to(place < points ? values[place] : last);
+  };
+  const beforeValues = () => {
+    const times = byTime && earlier.times !== null;
+    return aligned(earlier, curve, times ? earlier.times : earlier.moments, byTime ? curve.times : curve.moments);
+  };
+  // The place in the earlier run that is drawn at a place of this one.
+  const placeBefore = (place) => {
+    const value = (byTime ? curve.times : curve.moments)[place];
+    const values = beforeValues();
+    let found = 0;
+    while (found < values.length - 1 && values[found + 1] <= value) found += 1;
+    return found;
   };
   const phaseAt = (place) => {
     const here = curve.stretches.filter(([, first, last]) => first <= place && place <= last).map(([name]) => name);
@@ -56,14 +112,23 @@ function curveChart(curve, limit, most) {
   function show(place, focus) {
     at = Math.max(0, Math.min(points - 1, place));
     const live = bands.filter((band) => band.sizes[at] > 0).reverse();
+    const then = before ? placeBefore(at) : null;
+    const was = (band) => {
+      const other = sameBand(before.bands, band.label);
+      return other ? other.sizes[then] : 0;
+    };
+    const change = before ? totals[at] - before.totals[then] : 0;
+    const gone = before ? before.bands.filter((band) => band.sizes[then] > 0 && !live.includes(sameBand(bands, band.label))).reverse() : [];
+    const told = before ? `, before ${bytes(before.totals[then])}${change ? ` (${signed(change)})` : ""}` : "";
+    const row = (band, now, old) => h(band === lit ? "tr.lit" : "tr", {},
+      h("td", {}, h("i.swatch", { style: { background: band.colour } })), h("td.num", {}, now),
+      before ? h("td.num.muted", {}, old) : null, h("td.code", {}, elide(band.label, 90)));
     readout.replaceChildren(
-      h("p", {}, h("b", {}, bytes(totals[at])), " ", h("span.muted", {}, where(at)), " ",
+      h("p", {}, h("b", {}, bytes(totals[at])), told, " ", h("span.muted", {}, where(at)), " ",
         phaseAt(at).map((name, i) => h(`span.where.${i ? "region" : "phase"}`, {}, elide(name, 60)))),
-      h("table", {}, live.slice(0, 12).map((band) =>
-        h(band === lit ? "tr.lit" : "tr", {},
-          h("td", {}, h("i.swatch", { style: { background: band.colour } })),
-          h("td.num", {}, bytes(band.sizes[at])), h("td.code", {}, elide(band.label, 90))))));
-    if (focus) say(`${bytes(totals[at])} at ${where(at)}; ${live.slice(0, 3).map((b) => `${bytes(b.sizes[at])} ${b.label}`).join(", ")}`);
+      h("table", {}, live.slice(0, 12).map((band) => row(band, bytes(band.sizes[at]), before ? `was ${bytes(was(band))}` : "")),
+        gone.slice(0, 4).map((band) => row({ ...band, colour: "transparent" }, "0 B", `was ${bytes(band.sizes[then])}`))));
+    if (focus) say(`${bytes(totals[at])}${told} at ${where(at)}; ${live.slice(0, 3).map((b) => `${bytes(b.sizes[at])} ${b.label}`).join(", ")}`);
     const cursor = plot.querySelector(".cursor");
     if (cursor) {
       const x = xs(plot.clientWidth)(at);
@@ -80,7 +145,7 @@ function curveChart(curve, limit, most) {
     const y = (size) => bottom - ((bottom - top) * size) / (highest * 1.04);
     const picture = s("svg", {
       width, height, role: "img", tabindex: "0",
-      "aria-label": `Memory over time, ${curve.by === "line" ? "by line of code" : "by category"}: peak ${bytes(totals[curve.peak])}. Arrow keys move along it.`,
+      "aria-label": `Memory over time, ${curve.by === "line" ? "by line of code" : "by category"}: peak ${bytes(totals[curve.peak])}${before ? `, in the earlier run ${bytes(before.totals[earlier.peak])}` : ""}. Arrow keys move along it.`,
     });
     for (const value of ticks(highest)) {
       picture.append(s("line.grid", { x1: 64, x2: width - 12, y1: y(value), y2: y(value) }),
@@ -113,6 +178,17 @@ function curveChart(curve, limit, most) {
       }
       picture.append(s(lit && lit !== band ? "path.band.dim" : "path.band", { d: `${upper}${lower}Z`, style: { fill: band.colour } }));
       for (let i = 0; i < points; i += 1) base[i] += band.sizes[i];
+    }
+    if (before) {
+      const { at: to } = scale(width);
+      const values = beforeValues();
+      let line = "";
+      values.forEach((value, i) => {
+        const here = y(before.totals[i]).toFixed(1);
+        const next = i + 1 < values.length ? to(values[i + 1]) : x(points);
+        line += `${i ? "L" : "M"}${to(value).toFixed(1)} ${here}L${next.toFixed(1)} ${here}`;
+      });
+      picture.append(s("path.earlier.under", { d: line }), s("path.earlier", { d: line }));
     }
     if (bound !== null) {
       picture.append(s("line.bound", { x1: 64, x2: width - 12, y1: y(bound), y2: y(bound) }),
@@ -174,6 +250,10 @@ function curveChart(curve, limit, most) {
         for (const one of event.currentTarget.parentNode.children) one.setAttribute("aria-pressed", String(one === event.currentTarget));
         draw(plot.clientWidth);
       } } }, words)));
+  if (before) {
+    legend.append(h("li.earlier", {}, h("i.line", { "aria-hidden": "true" }), `earlier run: peak ${bytes(before.totals[earlier.peak])}, `,
+      "its phases and regions begin and end where those of this run do"));
+  }
   drawn(plot, draw);
   return h("div.curve", {}, modes, plot, readout, legend, curve.notes.map((note) => h("p.note", {}, note)));
 }

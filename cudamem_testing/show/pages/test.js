@@ -69,6 +69,9 @@ function testPage(data, rows, id) {
   ];
 }
 
+// The memory over time of the same test in the earlier of two runs.
+const earlierOf = (data, place, curve) => (data.curves[`before ${place}`] || []).find((one) => one.device === curve.device && one.by === curve.by);
+
 function attemptOf(data, row) {
   const { test, found } = row;
   const curves = data.curves[row.place] || [];
@@ -79,7 +82,7 @@ function attemptOf(data, row) {
   return [
     severe.length ? h("section", {}, h("h2", {}, "Findings"), severe.map((one) => findingCard(one, data, false))) : null,
     curves.map((curve) => h("section", {}, h("h2", {}, `Memory over time, by ${curve.by === "line" ? "line of code" : "category"}${several ? ` (${curve.device})` : ""}`),
-      curveChart(curve, curve.by === "line" ? limit : null))),
+      curveChart(curve, curve.by === "line" ? limit : null, 0, earlierOf(data, row.place, curve)))),
     curves.filter((curve) => curve.live.length).map((curve) => h("section", {}, h("h2", {}, `Live at the peak, by stack${several ? ` (${curve.device})` : ""}`), icicle(curve, data.frames, data.stacks))),
     curves.length ? null : h("section", {}, h("h2", {}, "Memory over time"), h("p.muted", {}, test.w.length
       ? "Recorded for tests that fail and for the largest ones; of this test there are its windows." : "This test was not measured.")),
