@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.guards.imports import import_whole
 from cudamem_testing.recorders.build import COLLECTOR_WATCH, load
-from cudamem_testing.torch_api.tensors import TensorBase, implementation_offset, parameter_class
+from cudamem_testing.torch_api.tensors import TensorBase, check_stored_memory, implementation_offset, parameter_class
 from cudamem_testing.unfinalized import GarbageWatch, Part
 
 if TYPE_CHECKING:
@@ -87,14 +87,15 @@ class CycleWatch:
         self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell, self._recognise)
         # Without methods around them: every test calls them.
         self.start: Callable[[], None] = self._start
-        """Start watching. Raises ``RecorderUnavailable`` without the native part, and ``CollectorUnreadableError`` if
-        this build of Python cannot be watched."""
+        """Start watching. Raises ``RecorderUnavailable`` without the native part, ``TorchLacksError`` if torch cannot
+        tell what is freed, and ``CollectorUnreadableError`` if this build of Python cannot be watched."""
         self.stop: Callable[[], bool] = self._watch.stop
         """Stop watching; returns whether there may be something to take."""
         self.unshown: Callable[[], int] = int
         """Bytes that were counted and not examined."""
 
     def _start(self) -> None:
+        check_stored_memory()
         import_whole(__package__.partition(".")[0])  # examining imports, and must not meet a partly imported module
         with CollectorPaused():  # garbage that exists already counts
             _prepare(draws=self._draws)

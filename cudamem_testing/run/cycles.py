@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,8 @@ class CycleCheck:
         self._watch.stop()
         self._subject = None
         self._explained = set()
-        self._watch.take()
+        with suppress(Exception):  # what could not be judged is reported by the caller
+            self._watch.take()
 
     def is_quiet(self, subject: Subject) -> bool:
         """Whether there was no collection in a test that is over and retains nothing; then it is judged."""

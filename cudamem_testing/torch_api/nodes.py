@@ -17,8 +17,8 @@ import torch
 from cudamem_testing import static
 
 _SAVED_PREFIX = "_raw_saved_"
-#: The base of custom functions' nodes.
-NodeBase = torch._C._FunctionBase
+#: The base of custom functions' nodes; where torch has another one, these nodes are not recognized.
+NodeBase: type = getattr(torch._C, "_FunctionBase", type("NoFunction", (), {}))
 
 
 def is_node_type(cls: type) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudamem_testing.torch_api.lacking import needed_for
 
+
+@needed_for("the data flow")
 def operator_schemas(name: str) -> tuple[Any, ...]:
     """The schemas of every overload registered under ``name``; empty if it is not an operator."""
     import torch

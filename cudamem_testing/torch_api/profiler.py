@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudamem_testing.torch_api.lacking import needed_for
+
 if TYPE_CHECKING:
     from types import ModuleType
+
+_READING = "reading torch's profiler"
 
 
 def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
@@ -21,6 +25,7 @@ def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
     return (profiler, profiler_legacy) if found else None
 
 
+@needed_for(_READING)
 def memory_profiler_config() -> Any:
     """The older profiler's configuration for recording memory."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
@@ -52,6 +57,7 @@ class EventTypes(NamedTuple):  # created at every session start, so not a datacl
 
 
 @lru_cache(maxsize=1)
+@needed_for(_READING)
 def event_types() -> EventTypes:
     """The classes of the installed torch."""
     from torch._C import _profiler as profiler
@@ -66,6 +72,7 @@ def event_types() -> EventTypes:
     )
 
 
+@needed_for(_READING)
 def new_profiler() -> Any:
     """A profiler with every flag that the analysis needs, recording CPU events; a context manager.
 
@@ -77,6 +84,7 @@ def new_profiler() -> Any:
     return profile(use_kineto=True, record_shapes=True, profile_memory=True, with_stack=True)
 
 
+@needed_for(_READING)
 def profiler_is_running() -> bool:
     """Whether a profiler is recording in this process, on this thread or started by another one.
 
@@ -124,6 +132,7 @@ def prepared_by_another(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "disable Kineto profiler when it's not running" in str(error)
 
 
+@needed_for(_READING)
 def disable_profiler() -> None:
     """Stop the profiler of this thread, except the older one, and drop its recording.
 
@@ -142,7 +151,7 @@ def _newer_is_enabled() -> bool:
     import torch
 
     autograd = torch._C._autograd
-    legacy = getattr(torch._C._profiler.ActiveProfilerType, "LEGACY", None)
+    legacy = getattr(getattr(torch._C._profiler, "ActiveProfilerType", None), "LEGACY", None)
     return bool(autograd._profiler_enabled()) and autograd._profiler_type() != legacy
 
 

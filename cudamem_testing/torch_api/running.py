@@ -63,14 +63,18 @@ def node_number(node: Any) -> int:
 
 def is_fake(tensor: object) -> bool:
     """Whether a tensor is a fake one, without memory."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
+    try:
+        from torch._subclasses.fake_tensor import FakeTensor
+    except ImportError:
+        return False
     return is_a(tensor, FakeTensor)
 
 
 def fake_mode_is_on() -> bool:
     """Whether a fake-tensor mode is active on this thread."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
+    try:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+    except ImportError:
+        return False
     return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())

@@ -22,6 +22,7 @@ from torch._C import TensorBase
 
 from cudamem_testing import static
 from cudamem_testing.originals import Original
+from cudamem_testing.torch_api.lacking import lacks, needed_for
 
 __all__ = ["TensorBase"]
 
@@ -35,12 +36,25 @@ _COMPRESSED = {
 }
 _COO = ("_indices", "_values")
 _NESTED = ("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
-_SCRIPT_TABLES: tuple[Any, ...] = (torch._C.ParameterDict, torch._C.BufferDict, torch._C.ModuleDict)
+_SCRIPT_TABLES: tuple[Any, ...] = tuple(
+    getattr(torch._C, name, None) for name in ("ParameterDict", "BufferDict", "ModuleDict")
+)
+_NoFunctions = getattr(torch._C, "DisableTorchFunction", None)
+_is_functional = getattr(torch, "_is_functional_tensor", None)
+_is_transformed = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+_is_lazy_clone = getattr(torch._C, "_is_cow_tensor", None)
+_SCRIPT_MODULE = None if None in _SCRIPT_TABLES else getattr(torch._C, "ScriptModule", None)
 
 
 def quiet() -> AbstractContextManager[None]:
-    """A context in which no ``__torch_function__`` of a class or mode runs (this thread only)."""
-    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    """A context in which no ``__torch_function__`` of a class or mode runs (this thread only).
+
+    Raises:
+        TorchLacksError: there is none.
+    """
+    if _NoFunctions is None:
+        raise lacks("looking at tensors", "torch._C.DisableTorchFunction")
+    context: AbstractContextManager[None] = _NoFunctions()
     return context
 
 
@@ -106,9 +120,9 @@ def parts(tensor: object) -> list[tuple[str, object]]:
     Tensors made from the parts of a sparse tensor are new Python objects that share its storages.
     """
     try:
-        if torch._is_functional_tensor(tensor):  # type: ignore[arg-type]
+        if _is_functional is not None and _is_functional(tensor):
             return [("wrapped", torch._from_functional_tensor(tensor))]  # type: ignore[arg-type]
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # type: ignore[arg-type]
+        if _is_transformed is not None and _is_transformed(tensor):
             return [("value", torch._C._functorch.get_unwrapped(tensor))]  # type: ignore[arg-type]
         return [] if overrides_dispatch(type(tensor)) else _plain_parts(tensor)
     except RuntimeError as error:
@@ -137,7 +151,7 @@ def scripted(module: object) -> Iterator[tuple[tuple[str, ...], object]]:
 
     Empty for other objects.
     """
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), module)] if type(module) is torch._C.ScriptModule else []
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), module)] if type(module) is _SCRIPT_MODULE else []
     while waiting:
         names, script = waiting.pop()
         *held, inner = (table(script).items() for table in _SCRIPT_TABLES)
@@ -161,7 +175,7 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         nbytes = torch._C.StorageBase.nbytes(untyped)  # type: ignore[attr-defined]
         if device.type == "meta" or nbytes == 0:
             return None
-        if static.is_a(obj, TensorBase) and torch._C._is_cow_tensor(obj):  # type: ignore[attr-defined]
+        if _is_lazy_clone is not None and static.is_a(obj, TensorBase) and _is_lazy_clone(obj):
             # Reading a mutable pointer would copy a lazily cloned tensor.
             address = torch._C._data_address(obj)  # type: ignore[attr-defined]
         else:
@@ -174,7 +188,7 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
 
 def is_lazy_clone(tensor: object) -> bool:
     """Whether a tensor shares its memory with others until one of them is modified."""
-    return bool(torch._C._is_cow_tensor(tensor))  # type: ignore[attr-defined]
+    return _is_lazy_clone is not None and bool(_is_lazy_clone(tensor))
 
 
 def counts_uses() -> bool:
@@ -213,6 +227,18 @@ def parameter_class() -> type:
     return torch.nn.Parameter
 
 
+@needed_for("the check for cycles")
+def check_stored_memory() -> None:
+    """Check that :class:`StoredMemory` works here.
+
+    Raises:
+        TorchLacksError: it does not.
+    """
+    for name in ("_weak_ref", "_expired", "_free_weak_ref"):
+        if not hasattr(torch.UntypedStorage, name):
+            raise AttributeError(name=name, obj=torch.UntypedStorage)
+
+
 class StoredMemory:
     """Reports whether a storage is still live, without keeping its bytes; Python weak references do not see C++ owners.
 
@@ -224,7 +250,7 @@ class StoredMemory:
     def __init__(self, carrier: Any) -> None:
         """``carrier`` is a storage, or a tensor that has one."""
         self._gone: bool | None = None
-        with torch._C.DisableTorchFunction():
+        with quiet():
             storage = torch._C.TensorBase.untyped_storage(carrier) if static.is_a(carrier, TensorBase) else carrier
             self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
