@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m cudamem_testing", description="Memory tests for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="show what can be measured on this machine").set_defaults(run=_doctor)
+    _add_doctor(commands.add_parser("doctor", help="show what can be measured on this machine"))
     _add_compare(commands.add_parser("compare", help="show what changed between two reports"))
     _add_accept(commands.add_parser("accept", help="record the results of a report, as the run itself would have"))
     _add_merge(commands.add_parser("merge", help="join the reports of shards and judge them as one run"))
@@ -40,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {error}", sys.stderr)
         return 2
     return status
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    fix = "first compile the native parts again, and remove temporary files that killed processes left in this folder"
+    parser.add_argument("--fix", action="store_true", help=fix)
+    parser.set_defaults(run=_doctor)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +112,15 @@ def _path(text: str) -> Path:
 def _doctor(given: argparse.Namespace) -> int:
     from cudamem_testing.report.doctor import examine
 
+    failed = False
+    if given.fix:
+        from cudamem_testing.report.repair import repair
+
+        repaired = repair(Path(), lambda line: say(f"... {line}", sys.stderr))
+        failed = bool(repaired.failed)
+        say(repaired)
     say("\n".join(examine().lines(header=False)))
-    return 0
+    return 1 if failed else 0
 
 
 def _explain(given: argparse.Namespace) -> int:

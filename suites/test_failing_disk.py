@@ -313,6 +313,7 @@ WRITE = {
     "ranks/watch.py": "suites/plugin/test_ranks.py",
     "run/evidence.py": "suites/plugin/test_failing_disk.py",
     "graphs/cuda.py": "torch's own file of a graph, in a folder for temporary files",
+    "report/repair.py": "suites/report/test_repair.py",
     "show/plots/style.py": "into memory",
 }
 CHANGES = {"write_text", "write_bytes", "mkdir", "mkdtemp", "mkstemp", "unlink", "rename", "rmdir", "rmtree", "fdopen"}

@@ -68,8 +68,21 @@ def _remove_forsaken(target: Path) -> None:
     """Remove what processes left that were killed while they wrote this file."""
     for left in target.parent.glob(f".{glob.escape(target.name[:100])}.????????{TEMPORARY}"):
         with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _FORSAKEN_S:
+            if is_forsaken(left):
                 left.unlink()
+
+
+def is_forsaken(path: Path, *, named: bool = False) -> bool:
+    """Whether nothing has written to a temporary file, or into a folder, for an hour.
+
+    With ``named``, also whether its name is one of those that :func:`replace_file` gives.
+    """
+    if named and not (path.name.startswith(".") and path.name.endswith(TEMPORARY)):
+        return False
+    try:
+        return time.time() - path.lstat().st_mtime > _FORSAKEN_S
+    except OSError:
+        return False
 
 
 @contextmanager

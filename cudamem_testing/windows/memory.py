@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import parse_selection
@@ -266,6 +266,17 @@ class Memory:
         growth = measure_growth(self.tracker, recorder, step, steps, warmup, self._analysis.growth)
         return self._result(growth, "growth", ".assert_plateau()")
 
+    @overload
+    def scaling(self, function: Callable[[int], object], sizes: Sequence[int], *, device: object = None) -> Scaling: ...
+    @overload
+    def scaling(
+        self,
+        function: Callable[..., object],
+        sizes: Sequence[int] | None = None,
+        *,
+        device: object = None,
+        **variables: Sequence[int] | None,
+    ) -> Scaling: ...
     def scaling(
         self,
         function: Callable[..., object],

@@ -15,6 +15,7 @@ from cudamem_testing.model.facts import NotRecovered, NotTried
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.windows.failing import DoesNotRecover
 from suites.heap import set_aside
+from suites.versions import qualified
 
 KIB = 1 << 10
 
@@ -70,7 +71,7 @@ def test_a_finding_reads_in_ten_seconds(memory: Memory) -> None:
         torch.set_grad_enabled(True)
     first = step.__code__.co_firstlineno
     line = first + 12
-    place = "suites/run/test_sweep.py:{} in test_a_finding_reads_in_ten_seconds.step"
+    place = "suites/run/test_sweep.py:{} in " + qualified("test_a_finding_reads_in_ten_seconds.step")
     where = "aten::exp, 1.0 KiB, allocation 2 of 2, cpu"
     found = str(raised.value).splitlines()
     seconds = raised.value.sweep.seconds

@@ -17,6 +17,7 @@ from cudamem_testing.model.scaling import Outgrown
 from cudamem_testing.windows import memory as windows
 from cudamem_testing.windows import scale
 from suites.heap import set_aside
+from suites.versions import qualified
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -63,7 +64,7 @@ def test_lines_are_those_of_the_peak(memory: Memory) -> None:
 
     first = step.__code__.co_firstlineno
     (series,) = memory.scaling(step, [128, 256, 512]).series
-    name = "test_scale.py:{} in test_lines_are_those_of_the_peak.step"
+    name = "test_scale.py:{} in " + qualified("test_lines_are_those_of_the_peak.step")
     found = {line.rpartition("/")[2]: numbers for line, numbers in series.lines.items()}
     assert found == {
         name.format(first + 1): (128 * KIB, 256 * KIB, 512 * KIB),

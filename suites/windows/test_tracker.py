@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.counters import Counters
@@ -359,6 +359,9 @@ class Reference:
             assert window.notes == ()
 
 
+@example(
+    [("open", 0), ("allocate", 1), ("open exclusive", 0), ("switch", 0), ("allocate", 1), ("close", 1), ("close", 0)]
+)
 @given(st.lists(STEP, min_size=25, max_size=50))
 def test_nested_windows_are_what_a_reference_remembers(program: list[tuple[str, int]]) -> None:
     reference = Reference()
@@ -394,7 +397,7 @@ def test_nested_windows_are_what_a_reference_remembers(program: list[tuple[str, 
                     parent.children.append(window.peak or 0)
                 reference.close(life)
                 if span is not None:
-                    reference.open(span, False)
+                    reference.open(span, life.exclusive)
             reference.look()
         statistics.close()
 
