@@ -61,5 +61,7 @@ def _outputs(captured: Captured) -> Iterator[str]:
 
 
 def _outside(captured: Captured) -> Iterator[str]:
-    """The storages that the graph uses and did not make, freed ones first."""
-    yield from map(str, sorted(captured.reads(), key=lambda read: not read.dead))
+    """The storages that the graph uses and did not make; of freed ones, which come first, where that was."""
+    for read in sorted(captured.reads(), key=lambda read: not read.dead):
+        lines = str(read).splitlines()
+        yield from lines if read.dead else lines[:1]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
 
+from cudamem_testing.model.sizes import count
 from cudamem_testing.records.expected.difference import difference
 from cudamem_testing.trace.recorded import Recorded, Tensor
 from cudamem_testing.trace.text import Row
@@ -26,6 +27,7 @@ _MOST_ROWS = 4000  # of each text: the time for aligning grows faster than their
 _MEMORY = "[memory]"
 _INPUT = "input"
 UNUSED = "unused"
+_DTYPE = re.compile(r" ([a-z]\w*)\b")
 
 Told: TypeAlias = Callable[[int], str]
 """More about a current row, by its place: ``64.0 KiB, net.py:22 in forward``."""
@@ -174,6 +176,7 @@ def _statements(before: Recorded, after: Recorded, alignment: Alignment, told: T
     )
     gone = [place for place, row in enumerate(before.rows) if place not in matched and row.name != _MEMORY]
     yield from _more_or_fewer(gone, before, "fewer", _unknown)
+    yield from _dtypes(before, after, alignment, told)
     sizes = {names[name]: size for name in _all_names(after) if (size := size_of(name))}
     yield from _kept(before, after, alignment, sizes)
     made, makers = _makers(before.rows), {names[name]: maker for name, maker in _makers(after.rows).items()}
@@ -186,8 +189,13 @@ def _statements(before: Recorded, after: Recorded, alignment: Alignment, told: T
     aligned = [(_renamed(after.rows[place], names), before.rows[old]) for place, old in sorted(pairs.items())]
     yield from _read(aligned, sizes)
     for row, recorded in aligned:
-        for here, there in zip(_tensors(row.outputs), _tensors(recorded.outputs), strict=False):
-            if here.name == there.name and here.more != there.more and here.name not in seen and here.more.strip():
+        for here, there in _same_tensors(row, recorded):
+            if (
+                here.more != there.more
+                and here.name not in seen
+                and here.more.strip()
+                and not _dtype_changes(here, there)
+            ):
                 seen.add(here.name)
                 yield f"{here.name} of {row.name} is{here.more}, was{there.more or ' not told'}"
     for name, meaning in after.heads.items():
@@ -197,6 +205,33 @@ def _statements(before: Recorded, after: Recorded, alignment: Alignment, told: T
         elif now != then:
             yield f"{name} is {now}, was {then}"
     yield from (f"{name} is gone, was {then}" for name, then in before.heads.items() if name not in after.heads)
+
+
+def _same_tensors(row: Row, recorded: Row) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs of both rows in the same place that are the same tensor."""
+    both = zip(_tensors(row.outputs), _tensors(recorded.outputs), strict=False)
+    return ((here, there) for here, there in both if here.name == there.name)
+
+
+def _dtype_changes(here: Tensor, there: Tensor) -> tuple[str, str] | None:
+    """The dtype before and now, if both are told and differ."""
+    then, now = (_DTYPE.match(one.more) for one in (there, here))
+    return None if then is None or now is None or then[1] == now[1] else (then[1], now[1])
+
+
+def _dtypes(before: Recorded, after: Recorded, alignment: Alignment, told: Told) -> Iterator[str]:
+    """A statement for each change of dtype: how many tensors, and the first of them."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for place, old in sorted(alignment.pairs.items()):
+        row = _renamed(after.rows[place], alignment.names)
+        for here, there in _same_tensors(row, before.rows[old]):
+            changed = _dtype_changes(here, there)
+            if changed is not None:
+                more = told(place)
+                found.setdefault(changed, {}).setdefault(here.name, f"{row.name}{f', {more}' if more else ''}")
+    for (then, now), tensors in found.items():
+        name, where = next(iter(tensors.items()))
+        yield f"dtype {then} -> {now}: {count(len(tensors), 'tensor')}, first {name} of {where}"
 
 
 def _makers(rows: Sequence[Row]) -> dict[str, str]:

@@ -57,7 +57,9 @@ def test_replays_with_new_inputs(graphs: GraphCapture) -> None:
     assert str(captured) == "graph of function double in pool (2, 0): 28 B added by its capture"
 
 
-def test_a_report_describes_its_nodes_pool_and_replays(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_a_report_describes_its_nodes_pool_and_replays(
+    graphs: GraphCapture, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     captured = graphs(double, torch.ones(3), operators=True)
     captured()
     captured()
@@ -69,17 +71,17 @@ def test_a_report_describes_its_nodes_pool_and_replays(graphs: GraphCapture, bac
         "   aten::mul  kernel",
         "   aten::sum  kernel",
         "pool:",
-        "   private pool (2, 0): 16 B reserved, 16 B allocated, 0 B free",
+        "   private pool (2, 0): 16 B reserved in 2 segments, 16 B allocated, 0 B unused",
         "outputs:",
         "   output['y'] float32[3] on cpu",
         "   output['sum'] float32[] on cpu",
         "used from outside:",
+        "   float32[3] on cpu (12 B), read by aten::mul",
     ]
-    backend.tells_nodes = False
-    captured = graphs(double, torch.ones(3))
-    assert describe(captured).splitlines()[2].startswith("nodes: unknown: ")
+    monkeypatch.setattr(backend, "nodes", lambda graph: 1 / 0)
+    assert describe(captured).splitlines()[2:4] == ["nodes: unknown: ZeroDivisionError: division by zero", "pool:"]
     captured.reset()
-    assert describe(captured).splitlines()[1:] == ["0 replays", "the graph was reset: its nodes and its pool are gone"]
+    assert describe(captured).splitlines()[1:] == ["2 replays", "the graph was reset: its nodes and its pool are gone"]
 
 
 def test_one_tensor_twice_stays_one(graphs: GraphCapture) -> None:

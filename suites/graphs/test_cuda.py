@@ -17,6 +17,7 @@ import torch
 
 from cudamem_testing.graphs import CaptureError, GraphCapture, LevelError
 from cudamem_testing.graphs.cuda import CudaBackend
+from cudamem_testing.graphs.description import describe
 from cudamem_testing.graphs.lint import lint
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.snapshots.fragmentation import fragmentation
@@ -417,6 +418,17 @@ class TestOnACard:
             "nodes of x * 2 + 1: kernel x2; fused as torch.add(one, x, alpha=2): kernel; "
             "of (x * 2).clone(): kernel, copy"
         )
+
+    def test_a_report_describes_nodes_pool_and_replays(self, graphs: GraphCapture) -> None:
+        captured = graphs(lambda x: (x * 2).relu().clone(), torch.ones(2**20, device="cuda"), operators=True)
+        captured()
+        lines = describe(captured).splitlines()
+        assert lines[1:3] == ["1 replay", "nodes:"]
+        start = lines.index("   aten::mul  kernel")
+        assert lines[start : start + 2] == ["   aten::mul  kernel", "   aten::relu  kernel"]
+        assert lines[lines.index("pool:") + 1].startswith("   private pool (")
+        assert lines[lines.index("outputs:") + 1] == "   output float32[1048576] on cuda:0"
+        assert any("float32[1048576] on cuda:0 (4.0 MiB), read by aten::mul" in line for line in lines)
 
     def test_nodes_by_operator_and_by_kernel(self, graphs: GraphCapture, figure: Figure) -> None:
         captured = graphs(lambda x: (x * 2).relu().clone(), torch.ones(1024, device="cuda"), operators=True)

@@ -307,6 +307,21 @@ def test_a_long_name_keeps_the_page_in_its_width(opened: Open) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
+def test_on_a_phone_names_have_room(opened: Open) -> None:
+    page = opened(size=PHONE)
+    table, name = (page.locator(where).first.bounding_box() for where in (".big", ".big tbody th.name"))
+    assert abs(table["width"] - page.locator(".rows").bounding_box()["width"]) < 20
+    assert name["width"] > 0.45 * table["width"]
+    page.fill("#search", "nothing has this name")
+    assert page.locator(".big td.none").bounding_box()["width"] > 0.95 * table["width"]
+
+
+def test_on_a_phone_places_of_a_baseline_have_room(opened: Open) -> None:
+    page = opened("#test=test_a.py%3A%3Atest_baseline", size=PHONE)
+    assert page.locator(".pairs tbody th").first.bounding_box()["width"] >= 110
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 def test_two_runs(opened: Open) -> None:
     page = opened(file="two.html")
     assert page.inner_text(".verdict h2") == "1 number grew, 0 shrank"

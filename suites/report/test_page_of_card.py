@@ -64,6 +64,28 @@ def test_the_budget_that_broke(after: RunRecord) -> None:
     assert at_peak["model/attention.py:19 in forward"] == at_peak["model/attention.py:20 in forward"] == 512 * 2**20
 
 
+RECORDED = FOLDER / "report_graphs.json.gz"
+
+
+@pytest.mark.skipif(
+    not RECORDED.exists(), reason="not recorded: python -m fixtures.recordings.report fixtures/recordings graphs"
+)
+def test_a_captured_graph_with_its_operators_pool_and_replays() -> None:
+    run = report("graphs")
+    (test,) = run.tests
+    shown = {one.title: one.text.splitlines() for one in test.exhibits}
+    assert {*shown} == {"Operators", "Modules", "Captured graph"}
+    graph = shown["Captured graph"]
+    assert graph[0].startswith("graph of ")
+    assert " in pool (" in graph[0]
+    assert graph[1] == "3 replays"
+    assert any("aten::addmm" in line and "kernel" in line for line in graph)
+    assert any(line.strip().startswith("private pool (") and " reserved" in line for line in graph)
+    assert any("float32[64, 512] on cuda:0" in line for line in graph)
+    (data,) = data_of(run_text(run))["tests"]
+    assert ["Captured graph", "\n".join(graph)] in data["exhibits"]
+
+
 def test_both_pages_are_made(after: RunRecord) -> None:
     assert len(run_text(after)) < 300_000
     before = report("before")

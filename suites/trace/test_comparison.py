@@ -129,9 +129,26 @@ def test_statements_about_a_tensor() -> None:
     before = "aten::mul  T0, T1  ->  T2 float32 64.0 KiB\naten::sin  T2  ->  T3 (ACTIVATION)"
     after = "aten::mul  T0, T1  ->  T2 float64 128.0 KiB\naten::sin  T2  ->  T3 (GRADIENT)"
     assert statements(before, after) == [
-        "T2 of aten::mul is float64 128.0 KiB, was float32 64.0 KiB",
+        "dtype float32 -> float64: 1 tensor, first T2 of aten::mul",
         "T3 of aten::sin is (GRADIENT), was (ACTIVATION)",
     ]
+
+
+def test_a_change_of_dtype_is_one_statement() -> None:
+    text = """\
+        x: T0
+
+        aten::mul                 T0, T0           ->  T1 float32 4.0 MiB
+        aten::sin                 T1               ->  T2 float32 4.0 MiB
+        aten::argmax              T2               ->  T3 int64 8 B
+    """
+    changed = text.replace("float32 4.0", "float64 8.0")
+    assert statements(text, changed, told=lambda place: "8.0 MiB, net.py:3 in f" if not place else "") == [
+        "dtype float32 -> float64: 2 tensors, first T1 of aten::mul, 8.0 MiB, net.py:3 in f"
+    ]
+    assert statements(text, text.replace("4.0 MiB", "2.0 MiB"))[0] == (
+        "T1 of aten::mul is float32 2.0 MiB, was float32 4.0 MiB"
+    )
 
 
 def test_names() -> None:

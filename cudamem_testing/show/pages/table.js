@@ -16,7 +16,7 @@ function bigTable({ caption, columns, rows, cells, order, height = 36, most = 64
   let last = -1;
   let everything = false;
 
-  const spacer = (size) => h("tr.spacer", { "aria-hidden": "true" }, h("td", { colspan: columns.length, style: { height: `${size}px` } }));
+  const spacer = (size) => h("tr.spacer", { "aria-hidden": "true" }, h("td", { style: { height: `${size}px` } })); // of one cell: more would be columns, where some are hidden
 
   function draw(force) {
     const from = everything ? 0 : Math.max(0, Math.floor(box.scrollTop / height) - AHEAD);
@@ -33,7 +33,7 @@ function bigTable({ caption, columns, rows, cells, order, height = 36, most = 64
       made.push(row);
     }
     if (until < shown.length) made.push(spacer((shown.length - until) * height));
-    if (!shown.length) made.push(h("tr", {}, h("td.none", { colspan: columns.length }, "nothing fits the filter")));
+    if (!shown.length) made.push(h("tr", {}, h("td.none", { colspan: columns.filter((one) => one.keep || one.heads || innerWidth > 720).length }, "nothing fits the filter")));
     body.replaceChildren(...made);
     if (focused) body.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
