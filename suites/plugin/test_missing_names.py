@@ -17,6 +17,7 @@ from torch._C import _profiler as c_profiler
 import cudamem_testing
 from cudamem_testing.torch_api import profiler
 from cudamem_testing.torch_api.lacking import TorchLacksError, missing_name, needed_for
+from cudamem_testing.torch_api.process import version
 
 TESTS = """
     import pytest, torch
@@ -164,7 +165,7 @@ def test_one_capability_is_lost_and_named(run_inner, without, gone: Gone) -> Non
     text = " ".join((inner.out + inner.err).split())
     assert "INTERNALERROR" not in text, text
     assert inner.outcomes == {**OUTCOMES, **gone.other}, text
-    assert gone.said.format(name=name, version=torch.__version__) in text, text
+    assert gone.said.format(name=name, version=version()) in text, text
     assert "assert 0.0 == 1" in text
 
 
@@ -172,7 +173,7 @@ def test_what_is_missing_is_named_once(run_inner, without) -> None:
     without(torch.UntypedStorage, "_expired")
     inner = run_inner("import torch\ndef test_it(): torch.ones(8)", "--cudamem", "--cudamem-cycles=fail")
     assert inner.last == "1 passed"
-    said = CYCLES.format(name="UntypedStorage._expired", version=torch.__version__)
+    said = CYCLES.format(name="UntypedStorage._expired", version=version())
     assert " ".join(inner.out.split()).count(said) == 1
 
 
@@ -201,7 +202,7 @@ def test_looking_at_tensors_needs_one_name(without) -> None:
     with pytest.raises(TorchLacksError) as caught:
         namespace["use_count"](torch.ones(1))
     name = "looking at tensors needs torch._C.DisableTorchFunction"
-    assert str(caught.value) == f"{name}, which torch {torch.__version__} does not have"
+    assert str(caught.value) == f"{name}, which torch {version()} does not have"
 
 
 def test_custom_functions_without_their_base(without) -> None:

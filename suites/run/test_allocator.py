@@ -72,6 +72,7 @@ def test_settings_that_cannot_be_unset_are_named(given: list[Any], monkeypatch: 
 
 
 def test_reading_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_api, "cuda_initialized", lambda: False)  # tests on a card may have started it
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.5")
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
     found = read([Device("cuda", 0), Device("cpu")])

@@ -68,6 +68,7 @@ def test_torch_whose_internals_differ_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "ATen/native/RNN.h").unlink()
     expected = ["no AcceleratorError in c10/util/Exception.h", "no header ATen/native/RNN.h"]
     assert cuda_build.lacking(tmp_path) == expected
+    monkeypatch.setattr(cuda_build, "has_cuda_build", lambda: False)
     monkeypatch.setattr(cuda_build, "lacking", lambda: expected)
     differ = f"the internals of this torch differ ({', '.join(expected)}): simulated cards need torch 2.9 or later"
     assert unavailable() == differ
