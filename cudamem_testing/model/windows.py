@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -96,14 +96,16 @@ _COMPARED = Window._fields.index("opened")
 MOST_SHARED = 1000
 
 
-def growths(windows: Iterable[Window]) -> Iterator[tuple[str, int]]:
+def growths(windows: Iterable[Window]) -> list[tuple[str, int]]:
     """Names and bytes of the growth of windows, as JUnit files show them: ``cudamem.cpu.peak``."""
+    found = []
     for window in windows:
         peak, reserved = _growth_names(window.device)
         if (growth := window.peak_growth) is not None:
-            yield peak, growth
+            found.append((peak, growth))
         if (growth := window.reserved_growth) is not None:
-            yield reserved, growth
+            found.append((reserved, growth))
+    return found
 
 
 @cache

@@ -85,7 +85,8 @@ class Collector:
             return
         node = getattr(report, "node", None)
         worker = "" if node is None else worker_of(node)
-        self._outcomes.phase(nodeid, worker, when, str(report.outcome), xfail=hasattr(report, "wasxfail"))
+        if when != "teardown" or not report.passed:  # a teardown that passes changes no outcome
+            self._outcomes.phase(nodeid, worker, when, str(report.outcome), xfail=hasattr(report, "wasxfail"))
         if report.failed:
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):

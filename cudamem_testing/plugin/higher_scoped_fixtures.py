@@ -50,7 +50,7 @@ class HigherScopedFixtures:
     @pytest.hookimpl(trylast=True)
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
         """Drop the value, as pytest does right after this, so that freeing its memory counts for the fixture."""
-        if not self._measured.is_ending(fixturedef):
+        if fixturedef not in self._measured.ending:
             return
         fixturedef.cached_result = None
         running = self._session.running

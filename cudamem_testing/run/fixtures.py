@@ -45,7 +45,8 @@ class MeasuredFixtures:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._set_up: dict[Definition, Fixture] = {}
-        self._ending: dict[Definition, tuple[Fixture, Span, Callable[[], None]]] = {}
+        self.ending: dict[Definition, tuple[Fixture, Span, Callable[[], None]]] = {}
+        """Those whose finalizers have begun and whose teardown has not ended."""
 
     @contextmanager
     def setup(self, definition: Definition, running: Running) -> Iterator[Fixture]:
@@ -85,15 +86,11 @@ class MeasuredFixtures:
         del self._set_up[definition]
         session = self._session
         span = session.tracker.open(f"teardown of fixture {definition.argname!r}", exclusive=True)
-        self._ending[definition] = fixture, span, session.owners.enter(fixture.owner)
-
-    def is_ending(self, definition: Definition) -> bool:
-        """Whether its finalizers have begun and its teardown has not ended."""
-        return definition in self._ending
+        self.ending[definition] = fixture, span, session.owners.enter(fixture.owner)
 
     def end_teardown(self, definition: Definition) -> None:
         """Its finalizers have run, and its value is dropped."""
-        fixture, span, leave = self._ending.pop(definition)
+        fixture, span, leave = self.ending.pop(definition)
         session, running = self._session, self._session.running
         windows = session.tracker.close(span)
         leave()

@@ -49,7 +49,9 @@ class Outcomes:
         if not records:
             return outcome, []
         *earlier, last = records
-        ended = [*(one.ended("rerun") for one in earlier), last.ended(outcome)]
+        ended = [last.ended(outcome)]
+        if earlier:
+            ended = [*(one.ended("rerun") for one in earlier), *ended]
         tests = self._gathered.tests
         if worker:
             ended = [one.but(notes=(*one.notes, f"worker {worker}")) for one in ended] if self._each else ended
