@@ -73,7 +73,19 @@ class OverBudget(Judged):
     """A budget was broken; ``findings`` says which."""
 
 
-class OpenWindow(Readings):
+class NoDecorator:
+    """A base of regions, which measure a block and not a function."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse to be a decorator: only one call of the function would be measured.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(NO_DECORATOR)
+
+
+class OpenWindow(NoDecorator, Readings):
     """A window that can be read while it is open (the numbers so far) and after its end (the final ones).
 
     Its attributes are those of :class:`~cudamem_testing.model.windows.Window` for the first measured device; index it
@@ -110,14 +122,6 @@ class OpenWindow(Readings):
         enforced = self._memory.tell(self._final, broken)
         if broken and kind is None and enforced:
             raise OverBudget(broken)
-
-    def __call__(self, *_: object) -> NoReturn:
-        """Refuse to be a decorator: only one call of the function would be measured.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(NO_DECORATOR)
 
     @property
     def entered(self) -> bool:
@@ -175,7 +179,7 @@ class OpenWindow(Readings):
         return f"<window, {'open' if self._final is None else 'over'}: {'; '.join(map(str, self.windows))}>"
 
 
-class Limited:
+class Limited(NoDecorator):
     """A region in which the allocator refuses requests that would exceed a limit."""
 
     def __init__(self, memory: Around, size: int, recorders: Sequence[Recorder]) -> None:
@@ -206,14 +210,6 @@ class Limited:
             self._memory.entered.remove(self)
         self._lift()
         self._window.__exit__(kind, error, traceback)
-
-    def __call__(self, *_: object) -> NoReturn:
-        """Refuse to be a decorator.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(NO_DECORATOR)
 
     @property
     def entered(self) -> bool:
