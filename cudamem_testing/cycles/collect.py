@@ -19,7 +19,7 @@ from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.records.expected import assert_text
+from cudamem_testing.records.expected import assert_text, compare_lines
 from cudamem_testing.show.files import replace_file
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
@@ -96,7 +96,7 @@ class ReferenceCycles(InNotebook):
             TextMismatchError: an ``AssertionError`` with a diff.
         """
         __tracebackhide__ = True
-        assert_text(self.text, expected, depth=2)
+        assert_text(self.text, expected, depth=2, compare=compare_lines)
 
     @property
     def text(self) -> str:

@@ -24,7 +24,7 @@ from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
-from cudamem_testing.records.expected import assert_text
+from cudamem_testing.records.expected import assert_text, compare_lines
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.static import is_a
@@ -258,7 +258,7 @@ class Captured(InNotebook):
             LevelError: if this graph does not have the level.
         """
         __tracebackhide__ = True
-        assert_text(self.nodes().text(level, edges=edges), expected, depth=2)
+        assert_text(self.nodes().text(level, edges=edges), expected, depth=2, compare=compare_lines)
 
     @property
     def replays(self) -> int:

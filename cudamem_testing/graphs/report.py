@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cudamem_testing.graphs.rules import MEANINGS, Rule
 from cudamem_testing.model.entered import Result
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.expected import assert_text
+from cudamem_testing.records.expected import assert_text, compare_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class LintReport(Result):
             TextMismatchError: an ``AssertionError`` with a diff.
         """
         __tracebackhide__ = True
-        assert_text(self.text, expected, depth=2)
+        assert_text(self.text, expected, depth=2, compare=compare_lines)
 
     def __len__(self) -> int:
         return len(self.findings)

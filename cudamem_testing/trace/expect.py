@@ -15,6 +15,7 @@ from functools import cache
 from typing import Protocol, TypeAlias
 
 from cudamem_testing.model.sizes import count, format_size
+from cudamem_testing.model.stacks import Stack
 from cudamem_testing.records.expected import Actual, Compare, assert_text
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api import has_kernel
@@ -25,10 +26,10 @@ from cudamem_testing.trace.columns import compare_columns
 from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.limits import enforce
-from cudamem_testing.trace.peak import Peak
+from cudamem_testing.trace.peak import Peak, stacks_of_storages
 from cudamem_testing.trace.places import Places
 from cudamem_testing.trace.recorded import detail_of, read_text
-from cudamem_testing.trace.records import Operator, Trace
+from cudamem_testing.trace.records import Operator, Storage, Trace
 from cudamem_testing.trace.text import Detail, Options, Shown, laid_out, render, shown
 from cudamem_testing.trace.timeline import Timeline
 from cudamem_testing.trace.timeline_text import By, unit_of
@@ -126,7 +127,10 @@ class Expectations:
             kind = chosen(wanted)
             if kind == "modules":
                 return compare_tables(wanted, found) if detail_of(wanted) == "modules" else None
-            return None if ids == "profiler" else _compared(flow, wanted, found, rows(kind), folded=device_aliases)
+            if ids == "profiler":
+                return None
+            made = stacks_of_storages(self.timeline())
+            return _compared(flow, wanted, found, rows(kind), made, folded=device_aliases)
 
         assert_on_device(text, expected, self.trace, depth=3, doubts=_doubts(flow), compare=beside)
 
@@ -164,7 +168,8 @@ class Expectations:
 
         def beside(wanted: str, found: str) -> tuple[list[str], str] | None:
             here = category_rows(categories, min_bytes=min_bytes, include=include, exclude=exclude, regions=regions)
-            return None if ids == "profiler" else _compared(categories.flow, wanted, found, here, folded=False)
+            made = stacks_of_storages(self.timeline())
+            return None if ids == "profiler" else _compared(categories.flow, wanted, found, here, made, folded=False)
 
         assert_on_device(text, expected, self.trace, depth=3, compare=beside)
 
@@ -258,7 +263,9 @@ def assert_on_device(
     assert_text(text, expected, key=kind_of_device(trace), depth=depth, remark=remark, compare=compare)
 
 
-def _compared(flow: DataFlow, wanted: str, found: str, here: Shown, *, folded: bool) -> tuple[list[str], str] | None:
+def _compared(
+    flow: DataFlow, wanted: str, found: str, here: Shown, made_at: Mapping[Storage, Stack], *, folded: bool
+) -> tuple[list[str], str] | None:
     before, after = read_text(wanted), read_text(found)
     if before is None or after is None:
         return None
@@ -267,8 +274,10 @@ def _compared(flow: DataFlow, wanted: str, found: str, here: Shown, *, folded: b
 
     def told(place: int) -> str:
         node = here.nodes[place]
-        made = sum(use.storage.nbytes for use in node.uses if use.is_created)
-        frame = places.stack(node.event).project_frame
+        created = [use.storage for use in node.uses if use.is_created]
+        made = sum(one.nbytes for one in created)
+        seen = (made_at[one].project_frame for one in created if one in made_at)
+        frame = next(filter(None, seen), None) or places.stack(node.event).project_frame
         line = places.modules(node.event) if frame is None else str(frame)
         return ", ".join(filter(None, (format_size(made) if made else "", line)))
 

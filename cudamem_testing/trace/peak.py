@@ -192,6 +192,18 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
     )
 
 
+def stacks_of_storages(timeline: Timeline) -> dict[Storage, Stack]:
+    """The stacks of the storages that a recorder saw made: they have lines, also behind Python's own syntax."""
+    places = Places(timeline.categories.flow)
+    found: dict[Storage, Stack] = {}
+    for measured in timeline.measured:
+        stacks = _Stacks(timeline, measured.device, measured, places)
+        for change in timeline.changes:
+            if change.device == measured.device and change.storage is not None and change.action is Action.CREATE:
+                found[change.storage] = stacks.of(change)
+    return found
+
+
 def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[Change, Category | None]]:
     """The entries of what is live after a change, with the category at that time."""
     entered: dict[Storage | int, tuple[Change, Category | None]] = {}

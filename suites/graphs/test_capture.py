@@ -359,7 +359,7 @@ def test_nodes_and_operators(graphs: GraphCapture, backend: FakeBackend) -> None
         """,
         level="operators",
     )
-    with pytest.raises(TextMismatchError):
+    with pytest.raises(TextMismatchError, match=r"^1 line more: copy\nthe text differs"):
         captured.assert_nodes("kernel x2")
     backend.tells_nodes = False
     for watched in (True, False):

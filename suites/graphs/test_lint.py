@@ -86,7 +86,7 @@ def test_the_text_has_no_line_numbers_and_is_compared() -> None:
         side effect: seen went from 0 to 1 item  suites/graphs/test_lint.py in decode: seen.append(int(last))
         """
     )
-    with pytest.raises(TextMismatchError):
+    with pytest.raises(TextMismatchError, match=r"^1 line more: "):
         report.assert_findings("no findings")
     with pytest.raises(LintError) as failure:
         report.assert_clean()

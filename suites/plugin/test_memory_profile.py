@@ -124,6 +124,35 @@ def test_options_of_a_recording(run_inner):
     assert inner.last == "2 passed", inner.out
 
 
+def test_an_operator_of_pythons_own_syntax_has_a_line_where_a_recorder_runs(run_inner):
+    inner = run_inner(
+        """
+        import torch
+
+        def double(x):
+            y = x * 2
+            z = x * 3
+            return y + z
+
+        def test_double(memory_profile):
+            p = memory_profile(double, torch.ones(2**14))
+            lines = [part.name for part in p.peak().by_line if "double" in part.name]
+            assert sorted(lines) == ["test_it.py:4 in double", "test_it.py:5 in double", "test_it.py:6 in double"]
+            p.assert_data_flow('''
+                x: T0
+
+                aten::mul                 T0               ->  T1
+                aten::add                 T1, T1           ->  T2
+            ''')
+        """,
+        "--cudamem",
+        "--cudamem-device=cpu",
+    )
+    assert inner.section("test_double")[:1] == ["1 operator more: aten::mul, 64.0 KiB, test_it.py:5 in double"], (
+        inner.out
+    )
+
+
 def test_a_mismatch(run_inner):
     inner = run_inner(
         """

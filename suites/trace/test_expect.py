@@ -9,6 +9,7 @@ from cudamem_testing.records.expected.session import NO_LITERAL
 from cudamem_testing.trace import data_flow, expect
 from cudamem_testing.trace.categories import categories
 from cudamem_testing.trace.expect import Expectations, kind_of_device
+from cudamem_testing.trace.timeline import timeline
 from suites.trace.synthetic import alloc, builtin, call, op, read, tensor
 
 X, HELD = tensor(1), tensor(2)
@@ -27,6 +28,9 @@ class Profile(Expectations):
 
     def categories(self):
         return categories(self.data_flow())
+
+    def timeline(self):
+        return timeline(self.categories())
 
 
 def told(profile, expected, **options):

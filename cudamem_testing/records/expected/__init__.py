@@ -26,6 +26,7 @@ from .accept import accept_texts
 from .check import Actual, Compare, accepting, assert_text, check
 from .edits import Edits, Refused, Written
 from .errors import ConflictError, NotAcceptedError, NotLocatedError, NotWrittenError, TextMismatchError
+from .lines import compare_lines
 from .session import Session
 from .text import canonical
 
@@ -48,4 +49,5 @@ __all__ = [
     "assert_text",
     "canonical",
     "check",
+    "compare_lines",
 ]
