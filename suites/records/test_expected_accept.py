@@ -189,7 +189,7 @@ def test_calls_within_the_line_of_another(tmp_path):
     if sys.version_info >= (3, 11):
         assert rewritten(tmp_path, code) == "Result('a').itself(Result('b').assert_shown('b')).assert_shown('a')"
     else:
-        why = "2 calls of assert_shown stand on line 1 and this interpreter keeps no columns: put each on a separate "
+        why = "2 calls of assert_shown stand on line 1 and this interpreter keeps no columns: put each on a separate"
         with pytest.raises(NotAcceptedError, match=why):
             rewritten(tmp_path, code)
 
