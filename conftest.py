@@ -6,7 +6,7 @@ modules of installed packages stay. What is large (torch's compiler, transformer
 needs it: a full collection of garbage takes three times as long once both are there.
 
 Profiles of hypothesis, by ``HYPOTHESIS_PROFILE``: ``ci`` (10 examples, the same each time) in ``make test``, ``all``
-(35, the same each time) in the second part of ``make test-all``, ``full`` (1,000 random ones) in ``make test-full``.
+(25, the same each time) in the second part of ``make test-all``, ``full`` (1,000 random ones) in ``make test-full``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytest_plugins = ["pytester", "suites.durations"]
 
 hypothesis.settings.register_profile("few", max_examples=5, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=10, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("all", max_examples=35, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("all", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
