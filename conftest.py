@@ -34,7 +34,15 @@ hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-#: Suites that walk the heap a lot: they run first, before others have loaded the compiler and transformers.
+#: Suites whose tests take ten seconds or more in other processes: at the end one worker would wait for the other.
+LONG = (
+    "suites/run/test_zoo.py",
+    "suites/simulated/test_zoo.py",
+    "suites/plugin/test_large_heap.py",
+    "suites/test_spread.py",
+    "suites/recorders/test_stress.py",
+)
+#: Suites that walk the heap a lot: they run before others have loaded the compiler and transformers.
 FIRST = ("suites/cycles/", "suites/test_guards.py", "suites/test_unfinalized.py", "suites/objects/")
 
 
@@ -85,8 +93,8 @@ class KeepingSnapshot(pytester.SysModulesSnapshot):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the suites that walk the heap before those that make it large."""
-    items.sort(key=lambda item: [item.nodeid.startswith(one) for one in FIRST], reverse=True)
+    """Put long suites first, and those that walk the heap before those that make it large."""
+    items.sort(key=lambda item: [item.nodeid.startswith(one) for one in (*LONG, *FIRST)], reverse=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

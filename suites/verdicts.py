@@ -212,10 +212,10 @@ def _run(chosen: Sequence[Case], options: Iterable[str], *, times: int = 1) -> t
             for name, some in compared.items():
                 (path / f"test_{name}.py").write_text(_module(name, some, before=True), encoding="utf-8")
             update = [*command, "--cudamem-update=baselines"]
-            subprocess.run(update, cwd=path, env=environ, capture_output=True, check=False, timeout=240)
+            subprocess.run(update, cwd=path, env=environ, capture_output=True, check=False, timeout=900)
         for name, some in modules.items():
             (path / f"test_{name}.py").write_text(_module(name, some, times=times), encoding="utf-8")
-        done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=240)
+        done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=900)
         text = done.stdout + done.stderr
         return (read_json(report) if report.exists() else RunRecord()), text
 

@@ -6,7 +6,6 @@ says that the test could not be judged. The last lines of the run say how many q
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +15,14 @@ import pytest
 from cudamem_testing.objects import HolderResult, KnownPlaces, find_holders
 
 COUNTS: defaultdict[str, Counter[str]] = defaultdict(Counter)
+RUNNING = [""]
+"""The file of the running test."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """A test begins."""
+    RUNNING[0] = item.path.name
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,7 +30,7 @@ def _both_ways() -> Iterator[None]:
     find = KnownPlaces.find
 
     def compared(self: KnownPlaces, addresses: Iterable[int], **options: Any) -> dict[int, HolderResult] | None:
-        wanted, counts = [*addresses], COUNTS[os.environ["PYTEST_CURRENT_TEST"].partition("::")[0]]
+        wanted, counts = [*addresses], COUNTS[RUNNING[0]]
         found = find(self, wanted, **options)
         counts["asked"] += bool(wanted)
         if found is None:
