@@ -6,7 +6,7 @@ modules of installed packages stay. What is large (torch's compiler, transformer
 needs it: a full collection of garbage takes three times as long once both are there.
 
 Profiles of hypothesis, by ``HYPOTHESIS_PROFILE``: ``ci`` (10 examples, the same each time) in ``make test``, ``all``
-(35, the same each time) in the second part of ``make test-all``, ``full`` (1,000 random ones) in ``make test-full``.
+(25, the same each time) in the second part of ``make test-all``, ``full`` (1,000 random ones) in ``make test-full``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,20 @@ pytest_plugins = ["pytester", "suites.durations"]
 
 hypothesis.settings.register_profile("few", max_examples=5, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=10, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("all", max_examples=35, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("all", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-#: Suites that walk the heap a lot: they run first, before others have loaded the compiler and transformers.
+#: Suites whose tests take ten seconds or more in other processes: at the end one worker would wait for the other.
+LONG = (
+    "suites/run/test_zoo.py",
+    "suites/simulated/test_zoo.py",
+    "suites/plugin/test_large_heap.py",
+    "suites/test_spread.py",
+    "suites/recorders/test_stress.py",
+)
+#: Suites that walk the heap a lot: they run before others have loaded the compiler and transformers.
 FIRST = ("suites/cycles/", "suites/test_guards.py", "suites/test_unfinalized.py", "suites/objects/")
 
 
@@ -85,8 +93,8 @@ class KeepingSnapshot(pytester.SysModulesSnapshot):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the suites that walk the heap before those that make it large."""
-    items.sort(key=lambda item: [item.nodeid.startswith(one) for one in FIRST], reverse=True)
+    """Put long suites first, and those that walk the heap before those that make it large."""
+    items.sort(key=lambda item: [item.nodeid.startswith(one) for one in (*LONG, *FIRST)], reverse=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,6 +1,7 @@
 """``python -m suites.verdicts``: run the zoo, compare every verdict with what it must be, and write docs/verdicts.md.
 
-Each module of the zoo runs in a separate process, so that its cases leave nothing behind.
+Each module of the zoo runs in a separate process, so that its cases leave nothing behind; ``--together`` starts as few
+as there are sets of options.
 """
 
 from __future__ import annotations
@@ -82,13 +83,13 @@ def runs_here(case: Case) -> bool:
     return case.needs == "cpu" or case.needs == ("cuda" if DEVICE.startswith("cuda") else "cpu only")
 
 
-def run_module(name: str) -> list[Outcome]:
-    """Run the cases of one module and their controls; cases with other options in another process."""
+def run_modules(*names: str) -> list[Outcome]:
+    """Run the cases of some modules and their controls; cases with other options in another process."""
     outcomes: list[Outcome] = []
-    wanted = sorted(filter(runs_here, cases(name)), key=lambda case: case.options)
+    wanted = sorted((one for name in names for one in cases(name) if runs_here(one)), key=lambda case: case.options)
     for options, some in groupby(wanted, key=lambda case: case.options):
         chosen = [*some]
-        record, text = _run(name, chosen, options)
+        record, text = _run(chosen, options)
         outcomes += [outcome(case, record, text) for case in chosen]
     return outcomes
 
@@ -180,18 +181,21 @@ def holds(wanted: str, found: str) -> bool:
     return re.search(re.escape(wanted).replace(r"\*", r"\d+"), found) is not None
 
 
-def repeat_module(name: str, times: int, *options: str) -> tuple[RunRecord, str]:
-    """The result of a run with several copies of each case of a module: later ones use known places."""
-    chosen = [case for case in cases(name) if runs_here(case) and not case.options and not _concerns_baselines(case)]
-    return _run(name, chosen, options, times=times)
+def repeat_modules(names: Iterable[str], times: int, *options: str) -> tuple[RunRecord, str]:
+    """The result of a run with several copies of each case of some modules: later ones use known places."""
+    wanted = (case for name in names for case in cases(name) if runs_here(case))
+    return _run([case for case in wanted if not case.options and not _concerns_baselines(case)], options, times=times)
 
 
-def _run(module: str, chosen: Sequence[Case], options: Iterable[str], *, times: int = 1) -> tuple[RunRecord, str]:
+def _run(chosen: Sequence[Case], options: Iterable[str], *, times: int = 1) -> tuple[RunRecord, str]:
+    modules = {
+        name: [*some] for name, some in groupby(chosen, key=lambda case: case.body.__module__.rpartition(".")[2])
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder).resolve()
         (path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         (path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-        report, file = path / "report.json", path / f"test_{module}.py"
+        report = path / "report.json"
         arguments = [
             "--cudamem",
             f"--cudamem-device={SELECTION}",
@@ -202,15 +206,22 @@ def _run(module: str, chosen: Sequence[Case], options: Iterable[str], *, times: 
         command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
-        environ["PYTHONDONTWRITEBYTECODE"] = "1"  # the module is written twice
-        if any(map(_concerns_baselines, chosen)):
-            file.write_text(_module(module, chosen, before=True), encoding="utf-8")
+        environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a module is written twice
+        compared = {name: some for name, some in modules.items() if any(map(_concerns_baselines, some))}
+        if compared:
+            for name, some in compared.items():
+                (path / f"test_{name}.py").write_text(_module(name, some, before=True), encoding="utf-8")
             update = [*command, "--cudamem-update=baselines"]
-            subprocess.run(update, cwd=path, env=environ, capture_output=True, check=False, timeout=240)
-        file.write_text(_module(module, chosen, times=times), encoding="utf-8")
-        done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=240)
+            subprocess.run(update, cwd=path, env=environ, capture_output=True, check=False, timeout=900)
+        for name, some in modules.items():
+            (path / f"test_{name}.py").write_text(_module(name, some, times=times), encoding="utf-8")
+        done = subprocess.run(command, cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=900)
         text = done.stdout + done.stderr
         return (read_json(report) if report.exists() else RunRecord()), text
+
+
+def _module_of(case: Case) -> str:
+    return case.body.__module__.rpartition(".")[2]
 
 
 def _module(module: str, chosen: Sequence[Case], *, before: bool = False, times: int = 1) -> str:
@@ -314,10 +325,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(prog="python -m suites.verdicts", description=__doc__)
     parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)} (all, and on the CPU write the page)")
-    chosen = parser.parse_args(arguments).modules
-    every = cases()
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        outcomes = [one for some in pool.map(run_module, chosen or MODULES) for one in some]
+    parser.add_argument("--together", action="store_true", help="modules share processes: takes half the time")
+    given = parser.parse_args(arguments)
+    chosen, every = given.modules, cases()
+    if given.together:
+        outcomes = run_modules(*(chosen or MODULES))
+    else:
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            outcomes = [one for some in pool.map(run_modules, chosen or MODULES) for one in some]
     print("\n".join(table(outcomes).lines(160)))
     problems = [problem for one in outcomes for problem in one.problems]
     print(*problems, sep="\n")

@@ -6,17 +6,34 @@ import itertools
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.simulated_cards import Cards
+
+    class Given(Protocol):
+        """What the command line and the ini file give."""
+
+        def flag(self, name: str) -> Any:
+            """The value of a flag; ``None`` where it is not given."""
+            ...
+
+        def ini(self, name: str) -> Any:
+            """The value in the ini file; ``None`` where it is not set. ValueError: it cannot be read."""
+            ...
+
+        def base(self, name: str) -> Path:
+            """The folder where a relative path starts."""
+            ...
+
 
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
 SIMULATED = "simulated"
@@ -210,22 +227,6 @@ def recording_command(arguments: Sequence[str]) -> str:
     """The command that records as known what an audit with these arguments found."""
     kept = [one for one in arguments if one not in ("--cudamem", "--cudamem-audit")]
     return shlex.join(["pytest", "--cudamem", "--cudamem-update=known", *kept])
-
-
-class Given(Protocol):
-    """What the command line and the ini file give."""
-
-    def flag(self, name: str) -> Any:
-        """The value of a flag; ``None`` where it is not given."""
-        ...
-
-    def ini(self, name: str) -> Any:
-        """The value in the ini file; ``None`` where it is not set. ValueError: it cannot be read."""
-        ...
-
-    def base(self, name: str) -> Path:
-        """The folder where a relative path starts."""
-        ...
 
 
 def read_settings(given: Given, *, runs_tests: bool) -> tuple[Settings, list[str]]:

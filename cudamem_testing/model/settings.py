@@ -1,12 +1,12 @@
 """The settings of a run, as one frozen value.
 
-Every start of pytest imports this module, so its class must be cheap to create: a dataclass takes up to ten times as
-long as a named tuple. PYTEST_DONT_REWRITE
+Every start of pytest imports this module, so its class must be cheap to define: a named tuple of as many fields takes
+50 times as long, and a dataclass 200 times. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RECORDED = ("baselines", "known", "expected")
 
 
-class Settings(NamedTuple):
+class Settings:
     """The settings. ``on``: every test is measured; ``enforce`` is false with --no-cudamem.
 
     ``device`` is what is measured; ``simulated`` are the cards that are put in place for the run. ``known`` is ``None``
@@ -50,6 +50,25 @@ class Settings(NamedTuple):
     update: frozenset[str]
     prune: bool
     repeat: int
+
+    def __init__(self, **values: Any) -> None:
+        """All of them by name.
+
+        Raises:
+            TypeError: one is missing, or there is no such setting.
+        """
+        wrong = values.keys() ^ Settings.__annotations__.keys()
+        if wrong:
+            raise TypeError(f"missing or unknown settings: {', '.join(sorted(wrong))}")
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """They are those of the whole run."""
+        raise AttributeError(f"the settings of a run do not change: {name}")
+
+    def replaced(self, **changes: Any) -> Settings:
+        """The same with some others."""
+        return Settings(**vars(self) | changes)
 
     @property
     def compares_real_cards(self) -> bool:

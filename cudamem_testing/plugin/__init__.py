@@ -95,7 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Check every marker, and start measuring if a marker or a fixture asks for it."""
     settings = config.stash[keys.SETTINGS]
     try:
-        found = markers.validate(items, settings.budget if settings.on else None, strict=settings.on)
+        found = markers.find(items)
+        _check_markers(found, settings)
         found_lines = (f"NOT CHECKED: {line}" for line in found.misspelt.values())
         config.stash.setdefault(keys.PROBLEMS, []).extend(found_lines)
         config.stash[keys.MISSPELT] = frozenset(found.misspelt)
@@ -108,6 +109,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if hasattr(config, "workeroutput"):  # the controller reports it: an error of a worker would be called a crash
             config.workeroutput[keys.USAGE_OUTPUT] = str(error)
         raise
+
+
+def _check_markers(found: markers.Found, settings: Settings) -> None:
+    """Read what the markers say, so that a wrong argument stops the run before any test.
+
+    Where every test is measured, so does an unknown marker whose name is nearly that of one of ours.
+
+    Raises:
+        pytest.UsageError: one message that names every bad test and argument.
+    """
+    problems = [*found.misspelt.values()] if settings.on else []
+    if found.marked:
+        from cudamem_testing.plugin.marked import problems_of
+
+        problems += problems_of(found.carriers, settings.budget if settings.on else None)
+    if problems:  # every test of a class, or parameter of a function, has the same marker
+        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
 
 
 def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], marked: int) -> None:

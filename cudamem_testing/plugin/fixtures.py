@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cudamem_testing.plugin import keys
-from cudamem_testing.show.usage import hide_wrong_arguments
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
@@ -22,7 +21,13 @@ if TYPE_CHECKING:
     from cudamem_testing.windows.memory import Memory
 
 
-__tracebackhide__ = hide_wrong_arguments
+def _about_arguments(excinfo: Any) -> bool:
+    from cudamem_testing.show.usage import hide_wrong_arguments
+
+    return hide_wrong_arguments(excinfo)
+
+
+__tracebackhide__ = _about_arguments
 
 
 def _prepared(request: pytest.FixtureRequest) -> Session | None:

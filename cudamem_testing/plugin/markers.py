@@ -1,36 +1,24 @@
-"""Markers: typed at collection, so that a wrong argument stops the run before any test. PYTEST_DONT_REWRITE"""
+"""Our markers and fixtures: their names, and which tests carry them. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.model.override import merged, nearest, override
 from cudamem_testing.plugin import keys
-from cudamem_testing.plugin.marks import OVERRIDE, nearest_first, place_of, without_parameters
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node
 
-    from cudamem_testing.model.limits import Budget
-
-T = TypeVar("T")
+OVERRIDE = "cudamem"
 BUDGET = "memory_budget"
 BASELINE = "memory_baseline"
 FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "operator_memory", "reference_cycles"})
 TEXT_FIXTURES = frozenset({"memory_profile"})  # they compare texts and need no measuring
-REPEATING = {  # fixtures and markers of plugins for which each run of a body is a measurement
-    "subtests": "subtests",
-    "benchmark": "pytest-benchmark",
-    "codspeed_benchmark": "pytest-codspeed",
-}
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 SCALING = "memory_scaling"
 OURS = (OVERRIDE, BUDGET, BASELINE, SCALING)
@@ -56,153 +44,41 @@ def fixture_names(item: pytest.Item) -> Sequence[str]:
     return names
 
 
-def typed(item: pytest.Item, name: str, make: Callable[..., T], example: str) -> list[T]:
-    """What the test's markers of a name say, the nearest first.
+class Found:
+    """The tests that carry each of our markers, and a line by name for each marker that is probably one misspelt."""
 
-    Raises:
-        ValueError: a ``LimitError`` that names every wrong argument.
-    """
-    from cudamem_testing.model.limits import LimitError, called
+    __slots__ = ("carriers", "misspelt")  # a named tuple takes 20 times as long to define, in every start of pytest
 
-    found: list[T] = []
-    problems: list[str] = []
-    for mark in nearest_first(item, name):
-        try:
-            found.append(called(make, mark.args, mark.kwargs, example))
-        except LimitError as error:
-            problems += [f"{place_of(item, mark)}: {name} {problem}" for problem in error.problems]
-    if problems:
-        raise LimitError(problems)
-    return found
+    def __init__(self, carriers: Mapping[str, Sequence[pytest.Item]], misspelt: Mapping[str, str]) -> None:
+        self.carriers = carriers
+        self.misspelt = misspelt
 
+    @property
+    def marked(self) -> bool:
+        """Whether there is a test that carries one."""
+        return any(self.carriers.values())
 
-def warmup_refusal(item: pytest.Item) -> str | None:
-    """Why the body of a test cannot be run more than once; ``None`` when it can."""
-    if not isinstance(item, pytest.Function):
-        from cudamem_testing.static import type_name  # only here: loading the plugin must cost next to nothing
+    @property
+    def overridden(self) -> bool:
+        """Whether a test has settings of its own."""
+        return bool(self.carriers[OVERRIDE])
 
-        return f"a {type_name(item)} has no body to repeat"
-    unittest = sys.modules.get("unittest")
-    if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
-        return "a unittest.TestCase cannot run its method twice"
-    body = item.obj
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-        return "an async test is run by its own plugin"
-    if hasattr(body, "hypothesis"):
-        return "hypothesis already repeats the body"
-    for name, owner in REPEATING.items():
-        if name in fixture_names(item) or item.get_closest_marker(name) is not None:
-            return f"{owner} would count the repetitions"
-    return None
+    @property
+    def tests(self) -> int:
+        """How many tests have limits, promises or baselines."""
+        return len({item for name, items in self.carriers.items() if name != OVERRIDE for item in items})
 
 
-def validate(items: Sequence[pytest.Item], default: Budget | None = None, *, strict: bool = False) -> Marked:
-    """Put budgets and comparisons into the stash of every marked test.
-
-    ``default`` is the budget of the run, which must not contradict a test's own. ``strict`` refuses unknown markers
-    whose name is nearly that of one of ours.
-
-    Raises:
-        pytest.UsageError: one message that names every bad test and argument.
-    """
+def find(items: Sequence[pytest.Item]) -> Found:
+    """What the collected tests carry; each notes how many markers of ours it has, so that later ones are seen."""
     met: set[str] = set()
-    overriding, limited, held, growing = _carriers(items, OURS, met)
-    for node in _nodes([*overriding, *limited, *held, *growing]):  # before validation: a wrong marker is not a late one
+    carriers = _carriers(items, OURS, met)
+    for node in _nodes(item for some in carriers.values() for item in some):
         node.stash[keys.MARKS] = _number_of_ours(node)
-    misspelt = _misspelt_markers(items, met)
-    if not limited and not held and not overriding and not growing and not (strict and misspelt):
-        return Marked(0, misspelt)
-    from cudamem_testing.model.limits import LimitError
-
-    problems = [*misspelt.values()] if strict else []
-    outer = () if default is None else (default,)
-    checks: tuple[tuple[list[pytest.Item], Callable[[pytest.Item], list[str]]], ...] = (
-        (overriding, _override),
-        (limited, partial(_budgets, outer=outer)),
-        (held, _compare),
-    )
-    for some, check in checks:
-        for item in some:
-            try:
-                problems += check(item)
-            except LimitError as error:
-                problems += error.problems
-    if growing:
-        problems += _promises(growing)
-    if problems:  # every test of a class, or parameter of a function, has the same marker
-        raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
-    return Marked(len({*limited, *held, *growing}), misspelt, bool(overriding))
+    return Found(carriers, _misspelt_markers(items, met))
 
 
-def _override(item: pytest.Item) -> list[str]:
-    """Put what a test overrides into its stash."""
-    item.stash[keys.OVERRIDE] = merged(typed(item, OVERRIDE, override, "leaks"))
-    return []
-
-
-def _budgets(item: pytest.Item, outer: tuple[Budget, ...]) -> list[str]:
-    """Put a test's budgets into its stash; what is wrong with them together."""
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.limits import budget, contradictions, effective
-
-    make = partial(budget, source=f"@pytest.mark.{BUDGET}")
-    found = item.stash[keys.BUDGETS] = tuple(typed(item, BUDGET, make, "peak"))
-    all_ = (*found, *outer)
-    scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
-    clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
-    place = without_parameters(item)
-    problems = [f"{place}: {BUDGET} {clash}" for clash in sorted(clashes)]
-    return problems + (_unrepeatable(item, BUDGET) if any(one.warmup for one in found) else [])
-
-
-def _compare(item: pytest.Item) -> list[str]:
-    """Put what is compared of a test into its stash."""
-    from cudamem_testing.model.changes import comparison
-
-    found = item.stash[keys.COMPARISON] = typed(item, BASELINE, comparison, "tolerance")[0]
-    return _unrepeatable(item, BASELINE) if found.warmup else []
-
-
-def _promises(items: Sequence[pytest.Item]) -> list[str]:
-    """Put the promises of growth of marked tests into their stash; a line for each wrong marker."""
-    from cudamem_testing.model.promises import PromisedSize, promised
-
-    problems: list[str] = []
-    groups: dict[object, list[tuple[pytest.Item, PromisedSize]]] = {}
-    for item in items:
-        mark = next(nearest_first(item, SCALING))
-        spec: Any = getattr(item, "callspec", None)
-        parameters = {} if spec is None else spec.params
-        try:
-            found = promised(without_parameters(item), parameters, mark.args, mark.kwargs)
-        except (TypeError, ValueError) as error:
-            problems.append(f"{place_of(item, mark)}: {SCALING}: {error}")
-        else:
-            groups.setdefault((found.test, found.others), []).append((item, found))
-    for some in groups.values():
-        sizes = tuple(sorted({found.size for _, found in some}))
-        for item, found in some:
-            item.stash[keys.PROMISE] = found._replace(sizes=sizes)
-    return problems
-
-
-def _unrepeatable(item: pytest.Item, name: str) -> list[str]:
-    refusal = warmup_refusal(item)
-    return [] if refusal is None else [f"{without_parameters(item)}: {name} warmup is not possible: {refusal}"]
-
-
-class Marked(NamedTuple):
-    """How many tests have limits or baselines, and a line by name for each marker that is probably one misspelt.
-
-    ``overridden``: some have settings of their own.
-    """
-
-    tests: int
-    misspelt: dict[str, str]
-    overridden: bool = False
-
-
-def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> list[list[pytest.Item]]:
+def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> dict[str, list[pytest.Item]]:
     """The tests that carry each of some markers; one walk over the markers of each test, of which there may be many.
 
     ``met`` gets the names of all markers.
@@ -213,13 +89,18 @@ def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str])
         met |= there
         for name in found.keys() & there:
             found[name].append(item)
-    return [*found.values()]
+    return found
 
 
 def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> dict[str, str]:
     """A line for each marker that is not registered and nearly one of ours, by its name."""
+    near_ours = _near_ours(met, items)
+    if not near_ours:
+        return {}
+    from cudamem_testing.plugin.marks import place_of
+
     lines = {}
-    for name, near in _near_ours(met, items).items():
+    for name, near in near_ours.items():
         item = next(item for item in items if item.get_closest_marker(name) is not None)
         lines[name] = f"{place_of(item, next(item.iter_markers(name)))}: {_suggestion(name, near)}"
     return lines
@@ -231,7 +112,12 @@ def _near_ours(names: AbstractSet[str], items: Sequence[pytest.Item]) -> dict[st
     if not unknown or not items:
         return {}
     registered = {re.split(r"[:(\s]", line.strip(), maxsplit=1)[0] for line in items[0].config.getini("markers")}
-    return nearest(unknown - registered, OURS)
+    unknown -= registered
+    if not unknown:
+        return {}
+    from cudamem_testing.model.override import nearest
+
+    return nearest(unknown, OURS)
 
 
 def _suggestion(name: str, near: str) -> str:

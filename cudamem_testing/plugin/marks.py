@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-OVERRIDE = "cudamem"
-
 
 def nearest_first(item: pytest.Item, name: str) -> Iterator[pytest.Mark]:
     """The test's markers of a name: its parameter's, its function's, its class's before a base class's, its module's.

@@ -23,7 +23,7 @@ def for_rank(settings: Settings, *, compared: bool) -> Settings:
     """The settings of a process that writes no files; ``compared`` is whether it has its numbers compared."""
     update = settings.update & {"baselines"} if compared else frozenset[str]()
     baseline = settings.baseline if compared else "off"
-    return settings._replace(json=None, html=None, dump=None, update=update, repeat=1, baseline=baseline)
+    return settings.replaced(json=None, html=None, dump=None, update=update, repeat=1, baseline=baseline)
 
 
 def settings_of(data: Mapping[str, Any]) -> Settings:

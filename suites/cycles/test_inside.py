@@ -87,6 +87,10 @@ def alarm() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
+MANY = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 300
+TIMES = [100, pytest.param(MANY, marks=pytest.mark.slow)]
+
+
 def lost(alarm: Callable[[float], None], times: int, seed: int, raised: type[BaseException]) -> int:
     """How many of some alarms, at random moments of collections, raised nothing in the code that they met."""
     moments = random.Random(seed)
@@ -104,13 +108,13 @@ def lost(alarm: Callable[[float], None], times: int, seed: int, raised: type[Bas
     return found
 
 
-@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", TIMES)
 def test_no_alarm_is_lost(watch: CycleWatch, alarm: Callable[[float], None], times: int) -> None:
     assert lost(alarm, times, 0, Late) == 0
     assert sum(cycle.count for together in watch.take() for cycle in together) >= times
 
 
-@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", TIMES)
 def test_no_keyboard_interrupt_is_lost(watch: CycleWatch, alarm: Callable[[float], None], times: int) -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)  # that of Ctrl-C, which is written in C
     assert lost(alarm, times, 1, KeyboardInterrupt) == 0

@@ -86,7 +86,7 @@ def parsed(folder: Path) -> dict[str, object]:
 
 def values(settings: Settings) -> dict[str, object]:
     """Every setting by its name, a device as text."""
-    return settings._asdict() | {"device": str(settings.device)}
+    return vars(settings) | {"device": str(settings.device)}
 
 
 def test_defaults(run_inner):

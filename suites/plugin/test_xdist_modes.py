@@ -1,7 +1,12 @@
-"""pytest-xdist: every way of distributing tests gives the verdicts, the ledger and the counts of a run without it."""
+"""pytest-xdist: every way of distributing tests gives the verdicts, the ledger and the counts of a run without it.
+
+Those that differ in what they hand to the plugin run in ``make test-all``: an id with its group, and each test in each
+worker; the others, whose workers only get other tests, in ``make test-full``.
+"""
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +16,8 @@ from cudamem_testing.recorders.cards import portion, share
 from suites.plugin.inner import Inner
 from suites.plugin.inner import run_outer as run_in_a_process
 
-MODES = ("load", "loadscope", "loadfile", "loadgroup", "worksteal")
+FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+MODES = ("load", "loadscope", "loadfile", "loadgroup", "worksteal") if FULL else ("loadgroup",)
 FILE = """
     import pytest, torch
     KEPT = []

@@ -1,7 +1,7 @@
 """Random programs that retain nothing: not one finding, down to the last byte.
 
 The programs mix what people write: modules, views, in-place writes, hooks, autograd functions, errors, threads. They
-run as the tests of inner runs. ``HYPOTHESIS_PROFILE=full`` runs 1,000 of them, else 100.
+run as the tests of inner runs. ``HYPOTHESIS_PROFILE=full`` runs 1,000 of them, else 40.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.wording import text
 from suites.plugin.inner import run_outer
 
-RUNS = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 1
+RUNS, SEEDS = (10, 50) if os.environ.get("HYPOTHESIS_PROFILE") == "full" else (1, 20)
 TESTS = """
 import pytest
 from cudamem_testing.strategies import random_programs as programs
@@ -31,9 +31,9 @@ def test_program(seed, kind):
 @pytest.mark.parametrize("number", range(RUNS))
 def test_clean_programs(pytester: pytest.Pytester, number: int) -> None:
     """In a process of its own: the compiler, which some programs import, cannot be imported twice in one."""
-    source = TESTS.format(first=50 * number, last=50 * number + 50)
+    source = TESTS.format(first=SEEDS * number, last=SEEDS * (number + 1))
     inner = run_outer(pytester, source, "--cudamem", "-q", "--cudamem-ignore-below=0")
-    assert len(inner.run.tests) == 100
+    assert len(inner.run.tests) == 2 * SEEDS
     wrong = [
         f"{test.nodeid}: {text(finding)}"
         for test in inner.run.tests

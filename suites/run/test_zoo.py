@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,25 +13,26 @@ from cudamem_testing.torch_api import nodes
 from cudamem_testing.wording import text, title
 from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
 from suites import verdicts
-from suites.verdicts import PAGE, document, holds, run_module, runs_here
+from suites.verdicts import PAGE, document, holds, run_modules
 
 #: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
 HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
-#: What most people meet; the others are marked slow.
-QUICK = {"leaks"}
+#: Modules that share processes: what most people meet, and, marked slow, the others.
+TOGETHER = (
+    ("leaks",),
+    ("leaks_functions", "leaks_modules", "leaks_held", "leaks_storages", "leaks_hostile"),
+    ("leaks_autograd", "leaks_running", "leaks_compiler", "leaks_cuda"),
+    ("leaks_pytest", "cycles", "cycles_finalized", "cycles_whose", "regressions", "recovery"),
+)
 
 
 @pytest.mark.subprocess
 @pytest.mark.parametrize(
-    "module",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in MODULES
-        if any(map(runs_here, cases(name)))
-    ],
+    "modules",
+    [pytest.param(some, marks=() if some == ("leaks",) else pytest.mark.slow, id=some[0]) for some in TOGETHER],
 )
-def test_verdicts(module: str) -> None:
-    found = {outcome.case.key: outcome.problems for outcome in run_module(module) if outcome.problems}
+def test_verdicts(modules: tuple[str, ...]) -> None:
+    found = {outcome.case.key: outcome.problems for outcome in run_modules(*modules) if outcome.problems}
     unseen = set() if nodes.shows_saved() else HELD_BY_SAVED
     problems = [problem for key in found.keys() - unseen for problem in found[key]]
     assert not problems, "\n".join(problems)
@@ -38,21 +40,26 @@ def test_verdicts(module: str) -> None:
         assert "does not show what autograd saved: an autograd graph may hold it" in found[key][0]
 
 
+def test_every_module_is_run_once() -> None:
+    assert sorted(name for some in TOGETHER for name in some) == sorted(MODULES)
+
+
 #: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer.
-ANSWERED = {"leaks": 70, "leaks_functions": 70, "leaks_modules": 70, "leaks_running": 25}
+ANSWERED = {"leaks": 70, "leaks_running": 25}
+if os.environ.get("HYPOTHESIS_PROFILE") == "full":
+    ANSWERED |= {"leaks_functions": 70, "leaks_modules": 70}
 
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.parametrize("module", ANSWERED)
-def test_known_places_say_what_a_search_says(module: str) -> None:
+def test_known_places_say_what_a_search_says() -> None:
     """Each case twice in one run: the plugin that runs with them compares every answer with a whole search."""
-    record, output = verdicts.repeat_module(module, 2, "-p", "suites.run.both_ways")
-    said = re.search(r"known places: (\d+) of (\d+) answered, (\d+) wrong", output)
-    assert said is not None, output
-    answered, asked, wrong = map(int, said.groups())
-    assert wrong == 0, output
-    assert answered * 100 >= asked * ANSWERED[module], said.group()
+    record, output = verdicts.repeat_modules(ANSWERED, 2, "-p", "suites.run.both_ways")
+    said = re.findall(r"known places of test_(\w+)\.py: (\d+) of (\d+) answered, (\d+) wrong", output)
+    assert sorted(name for name, *_ in said) == sorted(ANSWERED), output
+    assert {wrong for *_, wrong in said} == {"0"}, output
+    for name, answered, asked, _ in said:
+        assert int(answered) * 100 >= int(asked) * ANSWERED[name], said
     unjudged = [text(one) for test in record.tests for one in test.findings if "could not be judged" in title(one)]
     assert unjudged == []
 
@@ -137,7 +144,7 @@ def test_what_a_run_says_and_writes(
     """A card writes no page: what it tells of a few cases differs."""
     page = tmp_path / "docs" / "page.md"
     page.parent.mkdir()
-    for name, value in {"DEVICE": device, "ROOT": tmp_path, "PAGE": page, "run_module": lambda name: []}.items():
+    for name, value in {"DEVICE": device, "ROOT": tmp_path, "PAGE": page, "run_modules": lambda *names: []}.items():
         monkeypatch.setattr(verdicts, name, value)
     assert verdicts.main([]) == 0
     said = capsys.readouterr().out.splitlines()

@@ -68,7 +68,7 @@ def test_without_a_file_a_finding_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_what_the_file_knows_does_not_fail(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_bytes(LINE)
-    policy = Policy(SETTINGS._replace(known=tmp_path / "mine.jsonl"), tmp_path)
+    policy = Policy(SETTINGS.replaced(known=tmp_path / "mine.jsonl"), tmp_path)
     (one,) = policy.judged([LEAK])
     assert (policy.name, one.severity, one.standing) == ("mine.jsonl", Severity.NOTE, Standing.KNOWN)
     assert severities(policy, replace(LEAK, cause=CAUSE.replace("KEPT", "OTHER"))) == [Severity.FAIL]
@@ -77,40 +77,40 @@ def test_what_the_file_knows_does_not_fail(tmp_path: Path) -> None:
 def test_the_content_that_another_process_has_read_counts(tmp_path: Path) -> None:
     put(tmp_path / KNOWN, LINE)
     assert severities(Policy(SETTINGS, tmp_path, b""), LEAK) == [Severity.FAIL]
-    assert severities(Policy(SETTINGS._replace(known=tmp_path / "gone"), tmp_path, LINE), LEAK) == [Severity.NOTE]
+    assert severities(Policy(SETTINGS.replaced(known=tmp_path / "gone"), tmp_path, LINE), LEAK) == [Severity.NOTE]
 
 
 def test_a_run_that_measures_nothing_does_not_read_the_file(tmp_path: Path) -> None:
     put(tmp_path / KNOWN, b"broken")
-    assert Policy(SETTINGS._replace(on=False), tmp_path).lines == {}
+    assert Policy(SETTINGS.replaced(on=False), tmp_path).lines == {}
     with pytest.raises(RecordError, match=r"__cudamem__/known\.jsonl"):
         Policy(SETTINGS, tmp_path)
 
 
 def test_an_audit_turns_failures_into_warnings_and_nothing_else(tmp_path: Path) -> None:
-    policy = Policy(SETTINGS._replace(audit=True), tmp_path)
+    policy = Policy(SETTINGS.replaced(audit=True), tmp_path)
     warned = replace(LEAK, severity=Severity.WARN)
     assert severities(policy, LEAK, warned, NOTE) == [Severity.WARN, Severity.WARN, Severity.NOTE]
 
 
 def test_an_update_says_of_what_it_records_that_it_does(tmp_path: Path) -> None:
     nowhere = replace(LEAK, cause=None)
-    recorded, left = Policy(SETTINGS._replace(update=frozenset({"known"})), tmp_path).judged([LEAK, nowhere])
+    recorded, left = Policy(SETTINGS.replaced(update=frozenset({"known"})), tmp_path).judged([LEAK, nowhere])
     assert (recorded.severity, recorded.standing, recorded.remarks) == (
         Severity.NOTE,
         Standing.KNOWN,
         (Remark.RECORDED,),
     )
     assert left == nowhere
-    assert Policy(SETTINGS._replace(update=frozenset({"baseline"})), tmp_path).judged([LEAK]) == [LEAK]
+    assert Policy(SETTINGS.replaced(update=frozenset({"baseline"})), tmp_path).judged([LEAK]) == [LEAK]
 
 
 def test_a_first_use_warns_if_the_project_says_so_and_the_cause_is_not_recorded(tmp_path: Path) -> None:
     holder = path("module a", (Edge.GLOBAL, "TABLE", "dict"))
     fact = Retained((RetainedBlock(1, None, Allocation(), Reach.REACHABLE, holder),), 1)
     first = replace(LEAK, fact=fact)
-    warns = Policy(SETTINGS._replace(first_use="warn"), tmp_path)
+    warns = Policy(SETTINGS.replaced(first_use="warn"), tmp_path)
     assert [severities(warns, first), severities(warns, first)] == [[Severity.WARN], [Severity.FAIL]]
     assert severities(Policy(SETTINGS, tmp_path), first) == [Severity.FAIL]
-    (known,) = Policy(SETTINGS._replace(first_use="warn"), tmp_path, LINE).judged([first])
+    (known,) = Policy(SETTINGS.replaced(first_use="warn"), tmp_path, LINE).judged([first])
     assert (known.severity, known.standing) == (Severity.NOTE, Standing.KNOWN)
