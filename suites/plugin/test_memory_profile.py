@@ -324,6 +324,6 @@ ORDER = """
 
 
 @pytest.mark.parametrize("args", [(), ("--cudamem", "--cudamem-leaks=off"), ("-k", "timeline")])
-def test_the_timeline_is_the_same_whatever_earlier_tests_keep(run_inner, args):
+def test_memory_of_earlier_tests_does_not_change_the_timeline(run_inner, args):
     inner = run_inner(ORDER, *args)
     assert inner.last.endswith("1 passed, 2 deselected" if "-k" in args else "1 failed, 2 passed")
