@@ -124,7 +124,7 @@ def test_options_of_a_recording(run_inner):
     assert inner.last == "2 passed", inner.out
 
 
-def test_an_operator_of_pythons_own_syntax_has_a_line_where_a_recorder_runs(run_inner):
+def test_operators_of_pythons_syntax_have_a_line_if_recorded(run_inner):
     inner = run_inner(
         """
         import torch
