@@ -266,7 +266,7 @@ def test_a_library_is_whole_or_compiled_again(tmp_path: Path, monkeypatch: pytes
             assert (cache.is_whole(target), target.read_bytes()) == (True, b"library"), where
 
 
-def test_accept_records_the_rest_when_one_file_cannot_be_written(
+def test_accept_records_the_rest_when_one_file_is_unwritable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each kind of record alone; the command fails, and says once for each file why."""

@@ -71,7 +71,7 @@ def test_builtins_can_be_replaced() -> None:
     assert owner.call is len
 
 
-def test_a_wrapper_of_somebody_else_stays_and_ours_passes_on(owner: SimpleNamespace) -> None:
+def test_a_foreign_wrapper_stays_and_ours_passes_on(owner: SimpleNamespace) -> None:
     patches = Patches()
     patches.replace(owner, "call", adding(1))
     ours = owner.call
@@ -111,7 +111,7 @@ def test_the_same_function_twice(owner: SimpleNamespace) -> None:
     assert owner.call is original
 
 
-def test_stand_in_is_the_replacement_while_it_is_at_work(owner: SimpleNamespace) -> None:
+def test_the_replacement_is_active_inside_the_block(owner: SimpleNamespace) -> None:
     made: list[Callable[..., Any]] = []
 
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +160,7 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_collection_finds_all_and_leaves_the_collector_as_it_was() -> None:
+def test_a_collection_finds_all_and_restores_the_collector() -> None:
     Knot()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.freeze()
@@ -186,7 +186,7 @@ def test_a_collection_of_young_garbage_leaves_old_garbage() -> None:
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_collection_freezes_nothing_that_nobody_froze() -> None:
+def test_a_collection_freezes_nothing_new() -> None:
     before = gc.get_freeze_count()  # on Python 3.12 immortal objects that a collection met; elsewhere nothing
     assert before == 0 or sys.version_info[:2] == (3, 12)
     collect_garbage()
@@ -197,7 +197,7 @@ def test_a_collection_freezes_nothing_that_nobody_froze() -> None:
 
 
 @pytest.mark.usefixtures("collector")
-def test_what_the_interpreter_set_aside_is_not_frozen_by_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_interpreter_set_aside_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As CPython 3.12 has it: the count is not 0, and all that lives is listed."""
     with monkeypatch.context() as patch:
         patch.setattr(gc, "get_freeze_count", lambda: 375)
@@ -229,7 +229,7 @@ def test_attributes_are_replaced_and_come_back() -> None:
     assert Heir.second == 2
 
 
-def test_an_attribute_that_somebody_changed_meanwhile_stays() -> None:
+def test_an_attribute_changed_meanwhile_stays() -> None:
     with replaced([(Heir, "second", 20)]):
         Heir.second = 30
     assert Heir.second == 30

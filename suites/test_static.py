@@ -55,7 +55,7 @@ def test_freed_futures_are_freed_once() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nobody_else_asks_the_collector_what_an_object_refers_to() -> None:
+def test_only_one_module_reads_referents_from_the_collector() -> None:
     root = Path(cudamem_testing.__file__).parent
     asking = {
         path.relative_to(root).as_posix()

@@ -55,7 +55,7 @@ def test_no_circle_of_imports() -> None:
 
 
 @pytest.mark.parametrize("value", SHOWING)
-def test_a_value_that_shows_itself_imports_its_renderer_in_a_method(value: str) -> None:
+def test_values_import_their_renderers_in_methods(value: str) -> None:
     module = tree(BY_NAME[f"cudamem_testing.{value}"])
     top = ast.Module([node for node in module.body if not isinstance(node, ast.ClassDef)], [])
     renderers = {f"cudamem_testing.{one}" for one in SHOWING[value]}

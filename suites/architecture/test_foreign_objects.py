@@ -53,7 +53,7 @@ def test_no_attribute_of_a_class_is_asked_for() -> None:
     assert broken(classes_asked) == {}
 
 
-def test_what_is_a_tensor_or_a_module_is_not_asked_of_the_object() -> None:
+def test_objects_are_not_asked_whether_they_are_tensors() -> None:
     assert broken(kinds_asked) == {}
 
 

@@ -15,6 +15,7 @@ import cudamem_testing
 PACKAGE = Path(cudamem_testing.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted([*MODULES, *PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.h")])
+A_LONG_NAME = "test_middle_of_a_long_name_that_goes_on_and_on_until_it_does_not_fit_into_the_line"
 PROCESS_WIDE = {
     "gc.set_debug",
     "gc.disable",
@@ -144,6 +145,13 @@ def test_a_module_can_be_read_in_one_sitting() -> None:
     assert {place: length for place, length in lengths.items() if length > 420} == {}
 
 
+def test_names_of_tests_are_short() -> None:
+    suites = [path.read_text(encoding="utf-8") for path in sorted((PACKAGE.parent / "suites").rglob("test_*.py"))]
+    names = [name for text in suites for name in re.findall(r"^(?:    )?(?:async )?def (test_\w+)", text, re.M)]
+    long = [name for name in names if len(name) >= 60]
+    assert (len(names) > 1000, long) == (True, [A_LONG_NAME])  # of a program in a string
+
+
 def test_the_plugin_holds_hooks_and_little_else() -> None:
     lines = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert sum(length for place, length in lines.items() if place.startswith("plugin/")) <= 2500
@@ -193,7 +201,7 @@ DEVICES = ("cpu", "cuda", "host")
 BY_DEVICE = ("recorders/", "windows/", "torch_api/", "simulated/", "model/devices.py", "graphs/")
 
 
-def test_code_depends_on_what_a_device_can_do_and_not_on_its_kind() -> None:
+def test_code_depends_on_abilities_of_a_device_not_its_kind() -> None:
     found = broken(kinds_compared)
     assert {place: lines for place, lines in found.items() if not place.startswith(BY_DEVICE)} == {}
     assert found  # those that may

@@ -222,7 +222,7 @@ def test_with_the_collector_off_and_frozen_objects() -> None:
         gc.enable()
 
 
-def test_what_the_user_collects_for_debugging_is_left_to_the_user() -> None:
+def test_garbage_saved_for_debugging_is_left_to_the_user() -> None:
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -300,7 +300,7 @@ def test_what_an_older_generation_holds_for_the_cycle_alone(wrap: Callable[[obje
 
 
 @pytest.mark.slow
-def test_each_of_many_equal_cycles_is_found_whenever_the_collector_runs() -> None:
+def test_each_of_many_equal_cycles_is_found() -> None:
     found: list[Cycle] = []
     threshold = gc.get_threshold()
     remove = watch_cycles(found.append)

@@ -18,7 +18,7 @@ def facts(cycle: Cycle) -> tuple[str, int, int, int]:
     return cycle.signature, cycle.count, cycle.bytes, len(cycle.tensors)
 
 
-def test_blocks_count_for_the_cycle_that_was_looked_at_in_their_place() -> None:
+def test_blocks_count_for_the_cycle_shown_for_them() -> None:
     one = Cycle(("A",), (tensor(10, A, 1), tensor(4, A, 2), tensor(4, A, 3)), "one")
     other = Cycle(("B",), (tensor(10, A, 1),), "other")
     counts = [Count(5, 10, 3, 4, 1), Count(5, 4, 6, 4, 3), Count(6, 10, 2, 6, 1)]

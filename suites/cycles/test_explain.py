@@ -199,7 +199,7 @@ def test_the_line_that_closes_it() -> None:
     assert cycles.found[0].closed_by is None
 
 
-def test_plain_objects_are_the_projects_and_helpers_the_librarys() -> None:
+def test_plain_objects_are_the_projects_helpers_the_librarys() -> None:
     with reference_cycles() as cycles:
         own_attribute()
         linear: Any = torch.nn.Linear(4, 4)

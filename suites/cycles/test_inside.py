@@ -272,7 +272,7 @@ def test_another_threads_collection_waits_until_garbage_is_read(slow_look: Calla
     assert other.left == [None]
 
 
-def test_a_collection_inside_reading_does_nothing_and_waits_for_nothing(slow_look: Callable[..., None]) -> None:
+def test_a_collection_inside_a_read_does_not_wait(slow_look: Callable[..., None]) -> None:
     """As in a signal's handler: the same thread."""
     found: list[int] = []
     slow_look(lambda: found.append(gc.collect(1)))
@@ -282,7 +282,7 @@ def test_a_collection_inside_reading_does_nothing_and_waits_for_nothing(slow_loo
 
 
 @pytest.mark.slow
-def test_a_collection_under_a_lock_that_reading_wants_is_let_through(slow_look: Callable[..., None]) -> None:
+def test_a_collection_under_a_lock_that_reading_needs_passes(slow_look: Callable[..., None]) -> None:
     lock = threading.Lock()
 
     def collect(generation: int) -> int:
@@ -382,7 +382,7 @@ def test_neither_callbacks_nor_finders_nor_profilers_see_it(watch: CycleWatch) -
     assert len(watch.take()) == 1
 
 
-def test_a_callback_of_the_users_sees_no_flag_and_is_not_passed_over(watch: CycleWatch) -> None:
+def test_a_users_callback_sees_no_flag_and_is_called(watch: CycleWatch) -> None:
     seen: list[tuple[str, int, int]] = []
 
     def other(phase: str, info: object) -> None:
@@ -601,7 +601,7 @@ compare(shown_objects, lambda name: {"test_trashcan": 0, "test_freeze": 1}.get(n
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_cpythons_own_tests_of_the_collector_keep_their_outcomes() -> None:
+def test_cpythons_tests_of_the_collector_keep_their_outcomes() -> None:
     """With torch's objects frozen, which makes collections short, until the test that ends that; and after it."""
     pytest.importorskip("test.test_gc", reason="this Python comes without its own tests")
     root = Path(cudamem_testing.__file__).parent.parent

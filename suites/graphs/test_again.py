@@ -161,7 +161,7 @@ def test_a_caught_exception_is_reported(graphs: GraphCapture, backend: FakeBacke
     assert told.place.source.endswith("# breaks")
 
 
-def test_what_happens_once_is_told(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_what_happens_only_once_is_named(graphs: GraphCapture, backend: FakeBackend) -> None:
     used: list[int] = []
 
     def step(x: torch.Tensor) -> torch.Tensor:

@@ -82,7 +82,7 @@ def test_a_copy_is_reported_with_its_direction() -> None:
     assert found == [Rule.HOST_COPY, Rule.HOST_READ, Rule.HOST_READ, Rule.HOST_COPY]
 
 
-def test_what_was_at_work_in_words() -> None:
+def test_what_was_running_in_words() -> None:
     told = [
         Clues(operator="aten::mul", function="torch.Tensor.mul", call="f()"),
         Clues(function="torch.Tensor.__repr__", call="f()"),

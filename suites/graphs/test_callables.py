@@ -155,7 +155,7 @@ class Doubled(torch.autograd.Function):
         (lambda y: Doubled.apply(y), "   gradient of input[0][0]: Mismatched elements: 12 / 12 (100.0%)"),
     ],
 )
-def test_a_difference_is_told(backend: FakeBackend, change: Callable[..., Any], first: str) -> None:
+def test_a_difference_is_named(backend: FakeBackend, change: Callable[..., Any], first: str) -> None:
     backend.wrap = wrong(change)
     made = GraphCapture(backend).callables(torch.nn.Linear(4, 2), (torch.ones(3, 4, requires_grad=True),))
     with pytest.raises(GraphError) as failure:

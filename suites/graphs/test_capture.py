@@ -214,7 +214,7 @@ def test_a_capture_inside_of_a_capture_is_refused(graphs: GraphCapture) -> None:
     graphs(step, torch.ones(3)).assert_matches_eager()
 
 
-def test_an_interrupt_goes_through(graphs: GraphCapture, backend: FakeBackend) -> None:
+def test_an_interrupt_is_passed_on(graphs: GraphCapture, backend: FakeBackend) -> None:
     def interrupted(x: torch.Tensor) -> torch.Tensor:
         raise KeyboardInterrupt
 

@@ -65,7 +65,7 @@ WAITS = "def synchronize():\n    raise RuntimeError(REFUSED)\ndef query():\n    
 
 
 @pytest.mark.parametrize("module", ["torch.cuda", "torch.cuda.streams", "torch.accelerator"])
-def test_a_wait_is_told_by_its_name(module: str) -> None:
+def test_a_wait_is_recognised_by_its_name(module: str) -> None:
     told = look(library(WAITS, module).synchronize)
     name = f"{module.removesuffix('.streams')}.synchronize()"
     assert told.clues == Clues(call=name, waits=True)
@@ -90,7 +90,7 @@ def test_a_wait_deep_in_a_library_is_named() -> None:
     assert look(lambda: inside.step(other.allocate)).clues.call == "otherlib.step()"
 
 
-def test_a_capture_inside_is_told() -> None:
+def test_a_capture_inside_another_is_named() -> None:
     source = "class graph:\n    def __enter__(self):\n        raise RuntimeError(REFUSED)"
     told = look(library(source, "torch.cuda.graphs").graph().__enter__)
     failure = told.failure("f")

@@ -18,7 +18,7 @@ def test_a_set_totals_its_blocks_and_the_rounding():
     assert (live.total, len(live), [block.size for block in live]) == (1016, 2, [1000, 24])
 
 
-def test_groups_are_largest_first_and_ties_in_order_of_appearance():
+def test_groups_are_largest_first_and_ties_by_appearance():
     live = LiveSet(CPU, (Block(1, 1, CPU, stack=HERE), Block(5, 5, CPU, stack=THERE), Block(4, 4, CPU, stack=HERE)))
     groups = live.group_by(lambda block: block.stack.line)
     assert [(group.key, group.size) for group in groups] == [

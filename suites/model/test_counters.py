@@ -5,7 +5,7 @@ from __future__ import annotations
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
 
 
-def test_nothing_is_known_unless_told() -> None:
+def test_counters_are_unknown_by_default() -> None:
     assert Counters() == (*[None] * 12, ())
 
 

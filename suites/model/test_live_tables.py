@@ -57,7 +57,7 @@ def test_an_empty_section_is_one_line():
     assert live_section(LiveSet(GPU), "retained", 0) == "retained: 0 B in 0 blocks, start 0 B"
 
 
-def test_the_rest_of_the_lines_is_one_row_before_the_other_reasons():
+def test_other_lines_are_one_row_before_other_reasons():
     live = LiveSet(
         GPU,
         tuple(block for n in range(1, 6) for block in blocks(n * 1024, 1, line(n)))

@@ -76,7 +76,7 @@ def test_matching(field: str, pattern: str, allocated: str | None, holder: str |
     assert Rule(field, pattern, "why").matches(finding(allocated, holder)) is matches
 
 
-def test_ignored_findings_are_counted_by_the_first_rule_that_matches() -> None:
+def test_ignored_findings_count_for_the_first_matching_rule() -> None:
     rules = parse_rules(["file: a.py # one", "function: f # two", "holder: never # three"])
     ignored = Ignored(rules)
     kept = ignored.keep(

@@ -129,7 +129,7 @@ def test_what_no_longer_rises_outgrows_nothing() -> None:
 
 
 @pytest.mark.parametrize(("last", "more"), [(100.1, False), (102.9, False), (103.1, True), (200, True)])
-def test_what_is_promised_to_be_constant_may_rise_little_at_the_end(last: float, more: bool) -> None:
+def test_constant_memory_may_rise_a_little_at_the_end(last: float, more: bool) -> None:
     for before in ((100 * MIB,), (1000 * MIB,) * 3):
         one = Series("n", SIZES[: len(before) + 2], (*before, 100 * MIB, round(last * MIB)))
         assert outgrows(one, "O(1)") is more
@@ -142,7 +142,7 @@ def test_an_exponent_leaves_the_constant_out(power: float, sizes: tuple[int, ...
     assert exponent(sizes, [5, 5, 5]) is None
 
 
-def test_an_exponent_of_a_logarithm_is_0_and_there_is_none_without_two_rises() -> None:
+def test_the_exponent_of_a_logarithm_is_0() -> None:
     assert exponent((2, 4, 32), (10**6, 2 * 10**6, 5 * 10**6)) == pytest.approx(0, abs=1e-3)
     assert [exponent((1, 2, 4), numbers) for numbers in ((9, 5, 8), (5, 8, 8), (5, 5, 8))] == [None] * 3
 

@@ -103,7 +103,7 @@ def test_misuse() -> None:
         OperatorMemory("model")  # type: ignore[arg-type]
 
 
-def test_a_model_on_a_thread_of_the_program_is_told() -> None:
+def test_a_model_on_a_thread_of_the_program_is_noted() -> None:
     model = nn.Linear(64, 64)
     with OperatorMemory(model) as memory:
         worker = threading.Thread(target=lambda: model(torch.ones(64, 64)))

@@ -417,7 +417,7 @@ def test_the_nearest_marker_counts(run_inner, pytester):
     }
 
 
-def test_what_goes_wrong_in_the_evidence_hides_no_verdict(run_inner, monkeypatch):
+def test_an_error_in_the_evidence_hides_no_verdict(run_inner, monkeypatch):
     run_inner(SMALL, UPDATE)
 
     def fails(*arguments):

@@ -422,7 +422,7 @@ MANY = """
 """
 
 
-def test_of_many_parameters_over_their_budget_three_are_shown_in_full(run_inner):
+def test_three_of_many_parameters_over_budget_are_shown_in_full(run_inner):
     inner = run_inner(MANY, "--cudamem")
     assert inner.last == "31 failed"
     for kib in range(2, 32):
@@ -477,7 +477,7 @@ SKIPPED = """
 """
 
 
-def test_a_skipped_test_is_not_failed_by_its_budget_and_the_summary_names_it(run_inner):
+def test_the_budget_of_a_skipped_test_is_in_the_summary(run_inner):
     inner = run_inner(SKIPPED)
     assert inner.last == "5 skipped, 1 xfailed"
     found = {test.nodeid.rpartition("::")[2]: [one.severity.value for one in test.findings] for test in inner.run.tests}

@@ -282,7 +282,7 @@ def test_a_bound_on_the_time_that_looking_takes(run_inner, monkeypatch):
 
 
 @pytest.mark.usefixtures("collector_off")  # what a collection of its own frees is not retained at the end of the test
-def test_what_goes_wrong_with_an_explanation_is_a_note(run_inner, monkeypatch):
+def test_an_error_in_an_explanation_is_a_note(run_inner, monkeypatch):
     monkeypatch.setattr("cudamem_testing.cycles.explain.explain", None)
     inner = run_inner(HEAD + "\n    def test_own():\n        ring()\n", "--cudamem", "--cudamem-cycles=fail")
     first, second = inner.test("test_own").findings
@@ -292,7 +292,7 @@ def test_what_goes_wrong_with_an_explanation_is_a_note(run_inner, monkeypatch):
     assert gc.garbage == []
 
 
-def test_without_a_compiler_cycles_are_not_checked_and_the_run_says_so(run_inner, monkeypatch):
+def test_without_a_compiler_the_run_says_cycles_are_unchecked(run_inner, monkeypatch):
     def library():
         raise RecorderUnavailable("no C++ compiler found")
 
@@ -331,7 +331,7 @@ def test_garbage_that_is_small_together_is_not_read(run_inner):
     assert details(finding)[-2] == ("   earlier garbage below the ignored size freed 48.0 KiB, which was not examined")
 
 
-def test_a_librarys_cycle_can_be_ignored_with_the_line_that_is_shown(run_inner):
+def test_the_shown_line_ignores_a_librarys_cycle(run_inner):
     file = HEAD + "\n    def test_it():\n        library()\n"
     (finding,) = run_inner(file, "--cudamem").test("test_it").findings
     assert finding.severity is Severity.WARN
@@ -343,7 +343,7 @@ def test_a_librarys_cycle_can_be_ignored_with_the_line_that_is_shown(run_inner):
     assert any("ignored 1 finding by rule 'holder: Node._prev" in line for line in inner.lines)
 
 
-def test_subclasses_of_the_class_that_stores_a_submodule_are_one_cause(run_inner):
+def test_subclasses_that_store_a_submodule_are_one_cause(run_inner):
     inner = run_inner(
         HEAD
         + """
@@ -382,7 +382,7 @@ def test_subclasses_of_the_class_that_stores_a_submodule_are_one_cause(run_inner
     ]
 
 
-def test_subclasses_of_the_class_that_closes_a_cycle_are_one_cause(run_inner):
+def test_subclasses_of_a_class_closing_a_cycle_are_one_cause(run_inner):
     inner = run_inner(
         HEAD
         + """

@@ -78,7 +78,7 @@ def test_a_metaclass_does_not_stop_the_search(run_inner: Run) -> None:
     }
 
 
-def test_errors_that_answer_for_themselves_are_those_of_the_test(run_inner: Run) -> None:
+def test_errors_with_their_own_attributes_are_the_tests(run_inner: Run) -> None:
     result = run_inner(ERRORS, "--cudamem", "--tb=line", "-rA")
     assert result.last == "3 failed"
     failed = [line for line in result.lines if line.startswith(("FAILED", "LEAKED", "ERROR"))]

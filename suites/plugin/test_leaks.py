@@ -610,7 +610,7 @@ RERUN = """
 """
 
 
-def test_another_attempt_does_not_hide_what_an_earlier_one_leaked(run_inner):
+def test_a_second_attempt_does_not_hide_an_earlier_leak(run_inner):
     """A cache is filled once, so only the first attempt allocates; what it leaked is still held by it."""
     options = ("--cudamem", "--reruns=2", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     inner = run_inner(RERUN, *options, plugins=["rerunfailures"])

@@ -170,7 +170,7 @@ def test_what_a_thread_frees_meanwhile_is_no_workspace(test: Judged) -> None:
     assert test.findings() == [("held by C++", 512, "test_a.py:3 in test_a")]
 
 
-def test_what_was_freed_before_libraries_were_asked_has_no_owner(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_freed_before_libraries_release_has_no_owner(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     test.card.take(4 * KIB)
     passing = test.card.take(512)
     search = places.find_holders
@@ -185,7 +185,7 @@ def test_what_was_freed_before_libraries_were_asked_has_no_owner(test: Judged, m
     assert test.findings() == [LEAK]
 
 
-def test_a_workspace_is_taken_again_at_once_and_the_next_test_has_nothing(test: Judged) -> None:
+def test_a_workspace_is_allocated_again_before_the_next_test(test: Judged) -> None:
     """Known sizes are released before holders are searched; what libraries allocate then has no owner."""
     test.attributions.begin()
     workspace = test.card.take(WORKSPACE)
@@ -238,7 +238,7 @@ def test_what_compiled_graphs_need_is_the_compilers(test: Judged, monkeypatch: p
     assert (leak.verdict.value, leak.bytes) == ("held by C++", 4 * KIB)
 
 
-def test_workspaces_of_earlier_tests_that_go_with_it_do_not_count(test: Judged) -> None:
+def test_workspaces_of_earlier_tests_do_not_count(test: Judged) -> None:
     """A block of the same size that no library gives back is found all the same."""
     earlier = test.card.take(WORKSPACE)
     test.attributions.begin()

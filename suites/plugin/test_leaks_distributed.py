@@ -38,7 +38,7 @@ SHARDED = """
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_what_a_flat_parameter_keeps_is_named_and_the_hint_frees_it(run_outer):
+def test_the_hint_frees_what_a_flat_parameter_keeps(run_outer):
     inner = run_outer(SHARDED, "--cudamem", "--cudamem-cycles=off", "-W", "ignore")
     found = {test.nodeid.rpartition("::")[2]: test.findings for test in inner.run.tests}
     (left,) = found["test_left"]

@@ -124,7 +124,7 @@ def test_options_of_a_recording(run_inner):
     assert inner.last == "2 passed", inner.out
 
 
-def test_an_operator_of_pythons_own_syntax_has_a_line_where_a_recorder_runs(run_inner):
+def test_operators_of_pythons_syntax_have_a_line_if_recorded(run_inner):
     inner = run_inner(
         """
         import torch
@@ -324,6 +324,6 @@ ORDER = """
 
 
 @pytest.mark.parametrize("args", [(), ("--cudamem", "--cudamem-leaks=off"), ("-k", "timeline")])
-def test_the_timeline_is_the_same_whatever_earlier_tests_keep(run_inner, args):
+def test_memory_of_earlier_tests_does_not_change_the_timeline(run_inner, args):
     inner = run_inner(ORDER, *args)
     assert inner.last.endswith("1 passed, 2 deselected" if "-k" in args else "1 failed, 2 passed")

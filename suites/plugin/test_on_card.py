@@ -51,7 +51,7 @@ def run_on_card(pytester):
     return run
 
 
-def test_an_allocator_that_tells_no_blocks_says_what_is_not_checked(run_on_card):
+def test_without_recorded_blocks_the_run_says_what_is_unchecked(run_on_card):
     setting = "backend:cudaMallocAsync"
     inner = run_on_card(LEAK, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting)
     assert inner.last == "1 passed"
@@ -184,7 +184,7 @@ TOLD = r"^saved for backward: \+4\.0 MiB by test_it\.py:9 in embed "
 HINT = "   hint: grad mode was off there when the baseline was recorded: is a torch.no_grad() missing?"
 
 
-def test_a_lost_no_grad_is_told(run_on_card):
+def test_a_lost_no_grad_has_a_hint(run_on_card):
     """Grad mode is known from the stacks of the history; the control is the other test."""
     assert run_on_card(LOST, "--cudamem-update=baselines").last == "2 passed"
     lost = LOST.replace("with torch.no_grad():", "if True:")

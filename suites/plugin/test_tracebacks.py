@@ -276,7 +276,7 @@ def test_the_locals_of_every_failed_subtest_go(run_inner):
         assert (finding.verdict.value, finding.bytes) == ("traceback", kept * 2**20)
 
 
-def test_what_the_error_itself_refers_to_is_not_said_to_be_freed(run_inner):
+def test_what_the_error_refers_to_is_not_reported_as_freed(run_inner):
     """pytest-rerunfailures keeps errors until the run ends, and clearing their frames does not free their values."""
     file = """
         import torch

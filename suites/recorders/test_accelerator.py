@@ -38,7 +38,7 @@ def test_counters(device: StandIn) -> None:
     recorder.close()
 
 
-def test_nobody_loses_a_peak(device: StandIn) -> None:
+def test_no_reader_loses_a_peak(device: StandIn) -> None:
     """A test sees its own peaks, and its resets hide none from us."""
     recorder, stats = AcceleratorRecorder(Device("xpu", 0)), torch.accelerator.memory_stats
     device.take(7 * MIB)

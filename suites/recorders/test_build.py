@@ -165,7 +165,7 @@ def test_processes_that_start_together_compile_once(
     assert (tmp_path / "log").read_text() == "run\n"
 
 
-def test_failed_compilation_shows_the_first_errors_and_leaves_nothing(
+def test_failed_compilation_shows_errors_and_leaves_nothing(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = 'echo half > "$out"; for i in $(seq 1 30); do echo "error $i: no such thing" >&2; done; exit 3'
@@ -329,7 +329,7 @@ def test_a_library_that_does_not_load_is_compiled_once_more(
     assert (tmp_path / "log").read_text() == "run\n" * 2
 
 
-def test_other_systems_and_torch_without_headers_are_told(
+def test_other_systems_and_missing_headers_are_named(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -152,7 +152,7 @@ def test_a_default_stream_that_does_not_answer(driver: Driver, captures: Capture
         assert torch_api.capturing() is found, "the current stream is another one"
 
 
-def test_sessions_inside_each_other_know_of_each_others_captures(driver: Driver, captures: Captures) -> None:
+def test_nested_sessions_know_each_others_captures(driver: Driver, captures: Captures) -> None:
     with driver.on("outer"):
         Graph().capture_begin()
     captures.begun = False

@@ -231,7 +231,7 @@ def test_records_of_two_stacks_keep_their_order(stacks: CardStacks) -> None:
     assert [line - found[1] for line in found] == [3, 0, 0, 3]
 
 
-def test_grad_mode_is_told_in_snapshots_of_ours_alone(stacks: CardStacks) -> None:
+def test_only_our_snapshots_show_grad_mode(stacks: CardStacks) -> None:
     records = []
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode():

@@ -114,7 +114,7 @@ def test_the_visible_cards(
     assert cards.visible_names() == names
 
 
-def test_cards_of_several_kinds_in_an_unknown_order_are_not_named(nvml: SimpleNamespace) -> None:
+def test_mixed_cards_in_an_unknown_order_are_not_named(nvml: SimpleNamespace) -> None:
     nvml.names = [H100, T4]
     assert cards.visible_names() == ()
 

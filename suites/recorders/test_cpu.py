@@ -89,7 +89,7 @@ def test_frees_of_other_threads_since_a_moment_are_reported(*, record: bool) -> 
         recorder.close()
 
 
-def test_a_boundary_at_which_nothing_has_changed_is_the_same_object(recorder: CpuRecorder) -> None:
+def test_unchanged_counters_are_the_same_object(recorder: CpuRecorder) -> None:
     recorder.wake(limited=False)
     recorder.boundary()
     still = recorder.boundary()

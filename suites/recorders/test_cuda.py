@@ -550,7 +550,7 @@ def test_functions_of_torch_are_back_after_measuring_a_card() -> None:
 
 
 @pytest.mark.gpu
-def test_a_limit_on_a_card_raises_where_it_is_broken_and_is_lifted(memory: Memory) -> None:
+def test_a_limit_on_a_card_raises_and_is_lifted(memory: Memory) -> None:
     before, free = torch_api.memory_fraction(0), room()
     with memory.limit("64MiB"):
         exactly = take(64 * MIB)

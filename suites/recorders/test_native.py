@@ -144,7 +144,7 @@ def test_owners_beyond_one_chunk_keep_their_totals(native: NativeRecorder) -> No
     assert native.owner_totals(last) == OwnerTotals(also.nbytes, 1, 1)
 
 
-def test_limit_refuses_at_the_allocating_line_and_changes_nothing(native: NativeRecorder) -> None:
+def test_a_limit_refuses_at_the_line_and_changes_nothing(native: NativeRecorder) -> None:
     with native.slot() as slot:
         start = slot.read()
         refusals = 0 if native.refusal() is None else native.refusal().number

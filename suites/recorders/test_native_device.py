@@ -303,7 +303,7 @@ def test_the_test_sees_its_own_peaks_on_a_card(card: None, seed: int) -> None:
 
 
 @pytest.mark.gpu
-def test_notes_and_windows_take_no_peak_from_each_other_on_a_card(card: None) -> None:
+def test_notes_and_windows_keep_separate_peaks_on_a_card(card: None) -> None:
     natively = CudaStatistics()
     recorder = CudaRecorder(CARD, natively)
     assert natively.count(0) is not None

@@ -106,7 +106,7 @@ def test_names_every_caller_as_python_does(stacks: NativeRecorder) -> None:
     ]
 
 
-def test_goes_through_generators_callbacks_and_methods(stacks: NativeRecorder) -> None:
+def test_stacks_of_generators_callbacks_and_methods(stacks: NativeRecorder) -> None:
     def generate() -> Iterator[torch.Tensor]:
         yield block(20)
 
@@ -122,25 +122,25 @@ def test_goes_through_generators_callbacks_and_methods(stacks: NativeRecorder) -
     assert first[1:3] == [
         ("generate", pointed("block(20)", "yield block(20)")),
         (
-            "test_goes_through_generators_callbacks_and_methods",
+            "test_stacks_of_generators_callbacks_and_methods",
             pointed("list(islice(generate(), 1))", "kept = list(islice(generate(), 1))"),
         ),
     ]
     assert second[1:3] == [
         ("__lt__", pointed("block(30)", "kept.append(block(30))")),
-        ("test_goes_through_generators_callbacks_and_methods", "sorted([Owner(), Owner()])"),
+        ("test_stacks_of_generators_callbacks_and_methods", "sorted([Owner(), Owner()])"),
     ]
-    assert third[1:2] == [("test_goes_through_generators_callbacks_and_methods", "kept += map(partial(block), [40])")]
+    assert third[1:2] == [("test_stacks_of_generators_callbacks_and_methods", "kept += map(partial(block), [40])")]
 
 
-def test_goes_through_autograd(stacks: NativeRecorder) -> None:
+def test_stacks_inside_autograd(stacks: NativeRecorder) -> None:
     x = torch.ones(1000, requires_grad=True)
     y = Scale.apply(x)
     hooked: list[torch.Tensor] = []
     y.register_hook(lambda gradient: hooked.append(gradient.add(1)))
     y.sum().backward()
     assert x.grad is not None
-    name = "test_goes_through_autograd"
+    name = "test_stacks_inside_autograd"
     assert in_this_file(stack_of(stacks, y))[:2] == [
         ("forward", pointed("x * 2", "return x * 2")),
         (name, pointed("Scale.apply(x)", "y = Scale.apply(x)")),
@@ -209,13 +209,13 @@ def test_ends_before_a_stop_code(stacks: NativeRecorder) -> None:
     def below() -> torch.Tensor:
         return block(70)
 
-    assert stacks.swap_stop_codes([test_goes_through_autograd.__code__, stop.__code__]) == ()
+    assert stacks.swap_stop_codes([test_stacks_inside_autograd.__code__, stop.__code__]) == ()
     kept = stop()
     assert in_this_file(stack_of(stacks, kept)) == [
         ("block", ALLOCATION),
         ("below", pointed("block(70)", "return block(70)")),
     ]
-    codes = (test_goes_through_autograd.__code__, stop.__code__)
+    codes = (test_stacks_inside_autograd.__code__, stop.__code__)
     assert stacks.swap_stop_codes([block.__code__]) == codes
     nothing_below = block(80)
     assert stack_of(stacks, nothing_below) == ()
@@ -357,7 +357,7 @@ def test_code_that_two_recorders_name_outlives_the_first_trim(stacks: NativeReco
     assert code() is None
 
 
-def test_new_stacks_on_many_threads_while_others_run_python_and_trim(stacks: NativeRecorder) -> None:
+def test_new_stacks_on_many_threads_during_trims(stacks: NativeRecorder) -> None:
     stacks.restart_events(256)
     stacks.set_recording(stacks=True, events=True)
 

@@ -38,7 +38,7 @@ def test_every_peak_is_raised_to_the_highest_kept(kept: list[list[int]], now: li
     assert peaks(stats) == tuple(max(column) for column in zip(*kept, now, strict=True))
 
 
-def test_other_statistics_are_raised_where_they_have_the_same_place() -> None:
+def test_other_statistics_with_the_same_index_are_raised() -> None:
     found = Peaks()
     found.keep(peaks_of(statistics(7, 8, 9)))
     other = {"oversize_segments": {"peak": 1, "current": 1}, "allocated_bytes": 5, "more": {"all": {"peak": 1}}}

@@ -78,7 +78,7 @@ def test_a_file() -> None:
     assert parse(str(PATH), render({})) == {}
 
 
-def test_a_file_of_schema_1_is_read_and_stays_until_an_entry_changes(tmp_path: Path) -> None:
+def test_a_file_of_schema_1_stays_until_an_entry_changes(tmp_path: Path) -> None:
     path = tmp_path / "test_x.json"
     path.write_text(FIRST, encoding="utf-8")
     key = Key("test_b[x]", CPU, HERE)

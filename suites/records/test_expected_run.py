@@ -97,7 +97,7 @@ def test(first, second):
 """
 
 
-def test_texts_of_calls_without_an_argument_go_to_files_of_the_test(tmp_path):
+def test_calls_without_an_argument_use_files_of_the_test(tmp_path):
     path, names = module(tmp_path, SIDE)
     session = Session(accept=True)
     for test, second in (("t[A/b]", "new"), ("TestIt::t[a/b]", "n\x00\n\ud800é")):
@@ -139,7 +139,7 @@ def _written_files(session, tmp_path):
         "assert_text(actual, TEXTS, key='cpu')",
     ],
 )
-def test_an_argument_that_is_no_literal_counts_and_is_not_replaced(tmp_path, call):
+def test_an_argument_that_is_no_literal_is_not_replaced(tmp_path, call):
     code = f"""
         TEXT, TEXTS = "old", {{"cpu": "old"}}
         def helper(actual, expected):
@@ -317,7 +317,7 @@ def test_a_file_that_changed_during_the_run_is_not_written(tmp_path, content):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_file_that_changed_before_the_first_text_is_not_written(tmp_path, early):
+def test_a_file_changed_before_the_first_text_is_not_written(tmp_path, early):
     """Seen by its hash where the run watches the file; else by its function, position and value."""
     code = "def one():\n    assert_text('a', 'old')\ndef two():\n    assert_text('b', 'old')\n"
     path, names = module(tmp_path, code)
@@ -402,7 +402,7 @@ class Test(expecttest.TestCase):
 '''
 
 
-def test_expecttest_in_the_same_file_rewrites_it_and_ours_waits_for_the_next_run(tmp_path, monkeypatch):
+def test_expecttest_rewrites_first_and_ours_waits_for_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(expecttest, "ACCEPT", True)
     monkeypatch.setenv("EXPECTTEST_ACCEPT", "1")
     path, names = module(tmp_path, MIXED)

@@ -10,7 +10,7 @@ from cudamem_testing.show.printable import spelled_out
 TEXTS = st.text(st.sampled_from("ab \t\r\n\x0c'\"\\é"), max_size=30)
 
 
-def test_margin_trailing_blanks_and_blank_lines_around_do_not_matter():
+def test_margins_and_blank_lines_around_do_not_matter():
     assert canonical("\n        a  \n          b\t\n\n        c\r\n    ") == "a\n  b\n\nc"
 
 
@@ -59,7 +59,7 @@ def test_a_small_change_is_pointed_at():
     )
 
 
-def test_lines_that_came_and_went():
+def test_added_and_removed_lines():
     assert difference("a\nb", "b\nc") == "--- expected\n+++ actual\n@@ -1,2 +1,2 @@\n-a\n b\n+c"
 
 

@@ -78,7 +78,7 @@ class TestFile:
         ]
         assert content.endswith("}\n")
 
-    def test_what_people_write_stays_readable_and_what_breaks_lines_is_escaped(self) -> None:
+    def test_printable_text_stays_and_line_breaks_are_escaped(self) -> None:
         readable = KnownFinding("c", "cpu", 1, (), "geht im März, 五月")
         assert '"geht im März, 五月"' in str(readable)
         hostile = KnownFinding("c\u2028\ud800\n", "cpu", 1, (), "a\tb")
@@ -170,7 +170,7 @@ class TestFile:
         else:
             assert parse("k", render(read)) == read
 
-    def test_lines_of_older_files_that_are_one_cause_now_are_one_line(self) -> None:
+    def test_older_lines_with_one_cause_become_one_line(self) -> None:
         old = [
             KnownFinding(f"leak | reachable | a.py::f | module a > KEPT (dict)[{key}]", "cpu", size, tests, reason)
             for key, size, tests, reason in (

@@ -159,7 +159,7 @@ def test_several_processes_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.subprocess
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="processes end another way there")
-def test_a_process_that_is_killed_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for wanted in range(100, 400, 100):
         process = start(path, "a", 100_000)

@@ -45,7 +45,7 @@ def entry(low: int, high: int | None = None, top: tuple[Place, ...] = TOP) -> En
     return Entry({"requested": Spread(low, low if high is None else high)}, top)
 
 
-def test_another_number_of_threads_has_an_entry_where_it_takes_something_else(tmp_path: Path) -> None:
+def test_another_number_of_threads_has_its_own_entry(tmp_path: Path) -> None:
     two, old = "x86_64, 2 threads, torch 2.13", "x86_64, 2 threads, torch 2.11"
     path = tmp_path / FILE
     update(tmp_path, [record("test_same"), record("test_other"), record("test_old")])
@@ -137,7 +137,7 @@ def test_each_module_has_its_file(tmp_path: Path) -> None:
     assert BASELINES.read(updated.files[0]) == {key("test_b"): entry(5)}
 
 
-def test_a_file_that_cannot_be_read_is_refused_and_the_others_are_written(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused_and_others_are_written(tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.parent.mkdir(parents=True)
     path.write_text("mine", encoding="utf-8")

@@ -405,7 +405,7 @@ def test_the_smallest_report() -> None:
     assert run_from_json(found) == RunRecord()
 
 
-def test_only_the_keys_of_the_design_are_needed_and_others_are_welcome() -> None:
+def test_only_documented_keys_are_needed_and_others_allowed() -> None:
     window = {"name": "call", "device": "cuda:0", "start": 0, "peak": 1, "end": 0, "colour": "red"}
     finding = {"kind": "leak", "verdict": "over budget", "severity": "note", "message": "m", "age": 3}
     found = run_from_json(
@@ -676,7 +676,7 @@ def test_every_fact_is_read_back_and_has_a_text(finding: Finding) -> None:
     assert (title(read), details(read)) == (title(finding), details(finding))
 
 
-def test_a_fact_that_this_version_does_not_know_is_read_as_its_text() -> None:
+def test_an_unknown_fact_is_read_as_its_text() -> None:
     data = {"kind": "leak", "verdict": "reachable", "severity": "fail", "message": "m", "details": ["a"]}
     known = FINDING.read(data, "f")
     later = FINDING.read({**data, "fact": {"type": "shadow", "x": 1}, "remarks": [{"type": "later"}]}, "f")

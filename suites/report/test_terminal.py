@@ -298,7 +298,7 @@ def test_cards_of_different_names_are_listed_apart() -> None:
     assert summary(run) == "measured 0 tests on cuda:0-1 (H100), cuda:2 (T4), cuda:3, cpu\n"
 
 
-def test_offers_name_each_test_once_and_only_where_a_marker_would_pass() -> None:
+def test_offers_name_each_test_once_if_its_marker_would_pass() -> None:
     run = RunRecord(
         Environment(("cuda:0", "cpu")),
         (

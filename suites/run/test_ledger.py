@@ -48,7 +48,7 @@ def test_nothing_entered_changes_nothing(empty: Recording) -> None:
     assert Ledger().named(recording) is recording
 
 
-def test_an_address_that_is_gone_has_no_owner_when_it_comes_back(empty: Recording) -> None:
+def test_a_reused_address_has_no_owner(empty: Recording) -> None:
     ledger = Ledger()
     ledger.enter(CARD, "test_a", [block(1), block(2)])
     ledger.named(holding(empty, block(2)))

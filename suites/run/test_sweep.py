@@ -181,7 +181,7 @@ def test_an_optimizer_has_the_names_of_its_model(memory: Memory) -> None:
     assert "optimizer.state[model.weight].momentum_buffer" in str(raised.value)
 
 
-def test_state_that_is_changed_everywhere_may_be_changed_in_part(memory: Memory) -> None:
+def test_state_changed_everywhere_may_be_changed_in_part(memory: Memory) -> None:
     """A fused step writes all weights by one operator, then all by the next."""
     weights, decay = [torch.ones(4), torch.ones(4)], torch.full((4,), 0.9)
 
@@ -237,7 +237,7 @@ def test_a_time_limit_ends_it_and_says_so(memory: Memory) -> None:
     assert (finding.severity, finding.fact) == (Severity.WARN, NotTried(0, 2, "the limit of 0 s was reached"))
 
 
-def test_progress_is_told(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cudamem_testing.run.sweep.PROGRESS_SECONDS", -1.0)
     said: list[str] = []
     memory.fail_each_allocation(lambda: bytes_of(KIB), progress=said.append)

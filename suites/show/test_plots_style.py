@@ -44,7 +44,7 @@ def lab(rgb):
 
 @pytest.mark.parametrize("person", SEEN_BY)
 @pytest.mark.parametrize("palette", [tuple(style.CATEGORY_COLOURS.values()), style.LINE_COLOURS])
-def test_colours_can_be_told_apart_by(person, palette):
+def test_colours_can_be_distinguished_by(person, palette):
     assert len(palette) == 8
     seen = {
         colour: lab([min(1, max(0, part)) for part in times(SEEN_BY[person], linear(colour))]) for colour in palette

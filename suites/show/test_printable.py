@@ -33,7 +33,7 @@ def test_other_text_stays_as_it_is(text: str) -> None:
     assert one_line(text) is printable(text) is text
 
 
-def test_line_breaks_and_tabs_stay_where_there_may_be_several_lines() -> None:
+def test_line_breaks_and_tabs_stay_in_texts_of_several_lines() -> None:
     assert printable("a\n\tb\r\nc\x1b") == "a\n\tb\\r\nc\\x1b"
     assert one_line("a\n\tb") == r"a\n\tb"
 

@@ -53,7 +53,7 @@ def test_divisions_of_powers_of_two() -> None:
     assert read("[256:1,512:2,1024:4,>:8]") == (1,) * 9 + (2, 4) + (8,) * 5
 
 
-def test_a_wrong_setting_is_told() -> None:
+def test_a_wrong_setting_is_an_error() -> None:
     with pytest.raises(ValueError, match="the allocator's settings cannot be read"):
         AllocatorSettings.read({"PYTORCH_ALLOC_CONF": "max_split_size_mb:many"})
 

@@ -88,7 +88,7 @@ def test_a_stream_of_requests_is_served_as_on_a_card(setting: str, streams: dict
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_random_programs_come_to_the_cpus_values_and_follow_the_allocators_events() -> None:
+def test_random_programs_have_the_cpus_values_and_events() -> None:
     found = run("programs", "0", "25")
     assert (found["programs"], found["values"], found["counters"]) == (50, [], [])
     assert found["tensors"] > 200

@@ -10,7 +10,7 @@ from suites.snapshots.allocator import FRAMES, KIB, Allocator
 PLACES = Locator("/home/me/project")
 
 
-def test_moments_of_one_recording_even_when_an_address_is_used_again():
+def test_moments_of_a_recording_that_reuses_an_address():
     allocator = Allocator()
     gone = allocator.malloc(4 * KIB, frames=FRAMES[0])
     allocator.malloc(2 * KIB, frames=FRAMES[1])

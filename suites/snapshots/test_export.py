@@ -123,7 +123,7 @@ def test_unknown_values_pass_unchanged(tmp_path):
     assert exported == snapshot
 
 
-def test_a_dict_is_written_as_it_is_and_a_failure_leaves_nothing(tmp_path):
+def test_a_dict_is_written_unchanged_and_failures_leave_nothing(tmp_path):
     write(tmp_path / "raw.pickle", {"segments": []})
     assert pickle.loads((tmp_path / "raw.pickle").read_bytes()) == {"segments": []}
     with pytest.raises((pickle.PicklingError, AttributeError)):

@@ -69,7 +69,7 @@ def test_nothing_reserved_is_nothing_fragmented():
     assert fragmentation(read_cpu([(1, 2, 3, 0, 0, 0)])).main.fragmented == 0.0
 
 
-def test_blocks_that_overlap_in_a_damaged_recording_free_nothing_twice():
+def test_overlapping_blocks_free_nothing_twice():
     blocks = (LiveBlock(0, 80, 80), LiveBlock(10, 20, 20))
     use = fragmentation(Recording(Device("cuda", 0), blocks, segments=(Segment(0, 100),)))
     assert [(part.address, part.size) for part in use.ranges] == [(80, 20)]

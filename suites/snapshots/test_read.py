@@ -42,7 +42,7 @@ def test_everything_that_a_snapshot_tells_is_in_the_recording():
     assert str(recording) == "3.0 MiB in 2 blocks on cuda:0, 7 events, 22.0 MiB in 2 segments"
 
 
-def test_equal_stacks_share_a_number_also_when_their_objects_differ():
+def test_equal_stacks_of_other_objects_share_a_number():
     snapshot = copy.deepcopy(small())
     for entry in snapshot["device_traces"][0]:
         entry["frames"] = copy.deepcopy(entry["frames"])
@@ -75,13 +75,13 @@ def test_a_block_without_address_follows_the_previous_one():
     assert [block.address for block in read([segment]).blocks] == [2048, 2560]
 
 
-def test_the_list_of_segments_alone_is_a_snapshot_without_events():
+def test_a_list_of_segments_is_a_snapshot_without_events():
     recording = read(small()["segments"])
     assert len(recording.blocks) == 2
     assert recording.notes == ("no events: the history was off, so only what is live now is known",)
 
 
-def test_without_any_stack_the_reason_is_told():
+def test_without_any_stack_the_reason_is_given():
     snapshot = small()
     assert read(snapshot).stackless == "no Python stack: allocated by one of torch's threads, as in backward"
     for segment in snapshot["segments"]:

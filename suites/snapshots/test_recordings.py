@@ -101,7 +101,7 @@ def test_the_start_of_the_program_is_found_by_counts(name):
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_the_marked_line_is_among_what_was_live_at_the_peak_or_failed(name):
+def test_the_marked_line_is_live_at_the_peak_or_failed(name):
     recording = recorded(name)
     stacks = [block.stack for block in replay(recording).peak().live.blocks]
     failed = recording.events.kinds.find(Kind.OOM)
@@ -117,7 +117,7 @@ def test_a_captured_graphs_pool_is_private():
     assert use.private[0].reserved > 0
 
 
-def test_a_block_that_a_second_stream_uses_is_active_after_it_was_freed():
+def test_a_freed_block_is_active_while_a_second_stream_uses_it():
     recording = recorded("side_stream")
     allocated, active = replay(recording).totals, replay(recording, "active").totals
     waiting = {more - less for more, less in zip(active, allocated, strict=True)}

@@ -30,7 +30,7 @@ def test_divisions_between_powers_of_two(requested, size):
     assert round_size(requested, Settings(roundup=(4,) * 16)) == size
 
 
-def test_divisions_differ_by_power_and_the_last_holds_for_all_above():
+def test_divisions_by_power_of_two_and_the_last_for_all_above():
     settings = Settings(roundup=(0, 2, 1))
     assert round_size(MIB + 1, settings) == MIB + 512
     assert round_size(2 * MIB + 1, settings) == 3 * MIB

@@ -106,7 +106,7 @@ def test_what_a_setting_would_reserve_is_what_it_did_reserve(other: str) -> None
     assert all(abs(off) < (0.016 if other == "split" else 1e-9) for off in found.values()), found
 
 
-def test_a_record_under_a_collecting_allocator_hides_when_the_program_emptied_the_cache() -> None:
+def test_a_collecting_allocator_hides_an_emptied_cache() -> None:
     """Documented: its own collections and ``empty_cache()`` look alike, so that other settings seem to need more."""
     assert predicted("collecting", "collecting") == 0
     assert 0 < predicted("collecting", "default") < 0.25

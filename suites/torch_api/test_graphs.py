@@ -174,7 +174,7 @@ def test_a_mode_tells_each_operator() -> None:
     assert seen == ["aten::add_ 1 1", "-> 1", "aten::cat 2 0", "-> 1", "aten::mul 3 1", "-> 1"]
 
 
-def test_the_node_that_is_at_work() -> None:
+def test_the_node_that_is_running() -> None:
     names: list[str] = []
     x = torch.ones(3, requires_grad=True)
     y = x * 2

@@ -101,7 +101,7 @@ def test_a_multiplication_of_ones_own_is_no_dropout():
     assert [line.split()[0] for line in folded(*roots).splitlines()] == ["aten::mul", "MulBackward0"]
 
 
-def test_attention_kernels_have_one_text_where_they_save_the_same():
+def test_attention_kernels_that_save_the_same_have_one_text():
     def attend(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
@@ -116,7 +116,7 @@ def test_attention_kernels_have_one_text_where_they_save_the_same():
     assert fused.splitlines()[-1] == "attention                 T0(v0), T1(v0), T2(v0)  ->  T3(v0)"
 
 
-def test_several_backward_nodes_of_one_attention_are_one_row_and_frees_move_behind_it():
+def test_backward_nodes_of_one_attention_are_one_row():
     q, out, logits = tensor(1), tensor(2), tensor(3)
     roots = (
         op("aten::scaled_dot_product_attention", q, q, q, None, 0.0, False, None, False, sequence=8, children=[
@@ -141,7 +141,7 @@ def test_several_backward_nodes_of_one_attention_are_one_row_and_frees_move_behi
     ]
 
 
-def test_runs_of_independent_writes_are_one_foreach_row_and_dependent_ones_are_not():
+def test_only_independent_writes_are_one_foreach_row():
     one, two = tensor(7), tensor(8)
     single = folded(op("aten::mul_", one, X), op("aten::mul_", two, X), op("aten::mul_", two, X))
     assert single.splitlines()[-1].split()[0] == "aten::mul_"
@@ -150,7 +150,7 @@ def test_runs_of_independent_writes_are_one_foreach_row_and_dependent_ones_are_n
     assert foreach == "aten::mul_                T0(v0), T1(v0), T2(v0)  ->  T0(v1), T1(v1)"
 
 
-def test_wrapped_numbers_between_the_writes_of_a_run_disappear_with_it():
+def test_wrapped_numbers_between_writes_are_hidden():
     number, again = tensor(8), tensor(9)
     text = folded(
         alloc(number, 8),
@@ -163,7 +163,7 @@ def test_wrapped_numbers_between_the_writes_of_a_run_disappear_with_it():
     assert text == "aten::mul_                T0(v0), T1(v0)   ->  T0(v1), T1(v1)"
 
 
-def test_state_that_an_optimizer_makes_and_keeps_is_shown_and_its_temporaries_are_not():
+def test_optimizer_state_is_shown_and_temporaries_are_not():
     weight, state, scratch = tensor(7), tensor(8), tensor(9)
     text = folded(
         op("Optimizer.step#Adam.step", role="USER_SCOPE", start=0, end=90),

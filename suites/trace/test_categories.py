@@ -40,7 +40,7 @@ def test_a_forward_pass_without_a_model_claims_nothing():
     assert named(run, x=torch.ones(2, 4), w=torch.ones(4, 4, requires_grad=True)) == {"x": None, "w": None, "y": None}
 
 
-def test_a_forward_pass_of_a_module_knows_its_parameters_inputs_and_activations():
+def test_categories_of_a_modules_forward_pass():
     model = layer()
     x = torch.ones(2, 4)
     assert named(lambda x, w: {"y": model(x).relu()}, x=x, w=model.weight) == {
@@ -116,7 +116,7 @@ def test_one_step_of_adam_has_every_category():
     assert kinds == {PARAMETER, GRADIENT, STATE, INPUT, ACTIVATION, DETAIL, TEMPORARY, UNKNOWN}
 
 
-def test_in_a_loop_buffers_of_an_optimizer_may_pass_for_parameters_as_with_torch():
+def test_optimizer_buffers_may_be_parameters_as_with_torch():
     """A root of the second moments meets an input (the scalar that corrects it) and leads to the next gradients."""
     found = of_step(2)
     roots = [node for node in found.flow.nodes if node.name == "aten::sqrt"]
@@ -148,7 +148,7 @@ def test_gradients_accumulate():
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpoints_recompute_activations_that_belong_to_the_backward_pass(use_reentrant):
+def test_recomputed_activations_belong_to_the_backward_pass(use_reentrant):
     model, first = layer(), layer()
 
     def step(x, w):
@@ -243,7 +243,7 @@ def test_functional_transforms_show_no_gradients():
     assert found["g"] in (None, DETAIL)
 
 
-def test_lazy_modules_are_parameters_once_an_optimizer_shows_them():
+def test_parameters_of_lazy_modules_are_seen_by_an_optimizer():
     model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU())
 
     def step(x):

@@ -53,7 +53,7 @@ def rows(text: str, *, after: str, row: str) -> str:
     return "\n".join([*lines[: place + 1], f"    {row}", *lines[place + 1 :]])
 
 
-def test_an_operator_more_says_its_size_and_line_and_whose_place_its_result_takes() -> None:
+def test_a_new_operator_has_its_size_line_and_replaced_tensor() -> None:
     changed = """\
         w: T0, grad T7
         x: T1
@@ -104,7 +104,7 @@ def test_several_operators_of_one_line_are_counted() -> None:
     assert statements(STEP, changed) == ["2 operators more: aten::neg"]
 
 
-def test_a_tensor_that_a_backward_function_takes_as_well_is_kept_until_then() -> None:
+def test_a_tensor_is_kept_until_a_backward_function_takes_it() -> None:
     changed = STEP.replace("MulBackward0              T5, T1 ", "MulBackward0              T5, T1, T3")
     assert statements(STEP, changed, size_of={"T3": "4.0 MiB"}.get) == [
         "T3 is now kept until MulBackward0, which takes it as well (4.0 MiB)"
@@ -157,7 +157,7 @@ def test_names() -> None:
     assert statements(STEP.replace("    x: T1\n", ""), STEP) == ["x is new: T1"]
 
 
-def test_long_lists_go_on_in_the_next_line_and_regions_stand_in_front() -> None:
+def test_long_lists_wrap_and_regions_come_first() -> None:
     many = tuple(f"T{number}(v0)" for number in range(30))
     written = [Row(("a", "b"), "aten::_foreach_add_", many, many[:20]), Row((), "SinBackward0", (), ())]
     text = "\n".join(layout([("x", "T0"), ("gone", "unused")], written))

@@ -73,7 +73,7 @@ def test_a_failed_comparison_makes_its_text_once(monkeypatch, detail):
     assert "aten::sin" in caught.value.actual
 
 
-def test_an_operator_more_in_a_text_of_categories_has_its_size_and_its_line():
+def test_a_new_operator_among_categories_has_its_size_and_line():
     other = tensor(4)
     first = op("aten::sin", X, children=[alloc(HELD, 4096)])
     inner = builtin("exp", op("aten::exp", HELD, children=[alloc(other, 2048)]), line=22)
@@ -116,7 +116,7 @@ def test_operators_of_other_devices_are_named(row, name):
     ]
 
 
-def test_operators_that_all_devices_have_are_not_blamed_on_the_device():
+def test_operators_of_all_devices_are_not_blamed_on_one():
     assert told(Profile(op("aten::sin", X)), "aten::cos                 T0(v0)           ->") == [HOW]
     same = "aten::sin                 T0(v0)           ->  T1(v0)"
     assert told(Profile(op("aten::sin", X)), same) == [HOW]

@@ -66,7 +66,7 @@ def test_reads_writes_creations_frees_and_intermediates():
     assert str(sin) == "aten::sin (2 inputs, 1 outputs)"
 
 
-def test_what_only_calls_without_schema_take_has_to_be_assumed_written():
+def test_calls_without_schema_are_assumed_to_write():
     flow = analyse(
         op("MineBackward", X, Y, role="BACKWARD_FUNCTION", children=[op("aten::sin", Y)]),
         op("aten::sin", X),
@@ -74,7 +74,7 @@ def test_what_only_calls_without_schema_take_has_to_be_assumed_written():
     assert uses(flow) == [("MineBackward", [(1, 0, 1), (2, 0, 0)]), ("aten::sin", [(1, 1, 1)])]
 
 
-def test_a_write_inside_counts_for_the_node_and_is_one_version_however_often():
+def test_writes_inside_a_node_make_one_version():
     flow = analyse(op("aten::relu", X, children=[op("aten::fill_", X, 0), op("aten::fill_", X, 1)]))
     assert uses(flow) == [("aten::relu", [(1, 0, 1)])]
 

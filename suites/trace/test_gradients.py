@@ -32,7 +32,7 @@ def test_the_engine_shows_what_its_first_operator_takes():
     assert seen(trace) == [(1, None, 1, "operator"), (2, None, 3, "operator")]
 
 
-def test_the_first_call_of_an_owner_counts_and_its_richest_record():
+def test_an_owners_first_call_and_fullest_record_count():
     w, g, unnumbered = tensor(1), tensor(2), tensor(None)
     trace = read(
         call("f", module=Module(5, "Linear", [("weight", unnumbered, None)])),

@@ -54,7 +54,7 @@ def test_what_only_the_recorder_saw_keeps_its_place():
     ) == [(9000, 100, 8, 0), (10_000, 500, -64, -1), (11_000, 100, -8, 1), (11_000, 600, 5, -1)]
 
 
-def test_the_nearest_in_time_are_partners_where_the_profile_missed_some():
+def test_the_nearest_moves_in_time_are_matched():
     found = merged(
         [(1, 9, 1), (10, 100, 8), (20, 100, -8), (30, 100, 8), (40, 100, -8), (50, 9, -1)],
         [(1000, 9, 1), (30_000, 100, 8), (40_000, 100, -8), (50_000, 9, -1)],
@@ -69,7 +69,7 @@ def test_what_only_the_profile_saw_stays():
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=40))
-def test_nothing_is_lost_or_doubled_and_totals_are_the_recorders(history):
+def test_no_change_is_lost_and_totals_are_the_recorders(history):
     """A made-up allocator; the profile sees a part of what it does, with its own clock."""
     theirs, ours, live = [], [], set()
     for place, (pointer, is_seen) in enumerate(history):
@@ -120,7 +120,7 @@ def test_programs_to_the_byte(tracker, seed):
     }
 
 
-def test_a_recorder_without_events_leaves_a_difference_that_is_itemised():
+def test_without_events_the_difference_is_itemised():
     gc.collect()
     recorders = Recorders("cpu")
     tracker = Tracker(recorders.open())

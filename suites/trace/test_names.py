@@ -40,7 +40,7 @@ def test_gradients_follow_their_tensor():
     ]
 
 
-def test_asking_for_a_gradient_that_autograd_does_not_keep_is_silent():
+def test_reading_a_gradient_that_is_not_kept_warns_nothing():
     inner = torch.ones(3, requires_grad=True) * 2
     assert list(with_gradients([Address("x", None, False)], [inner])) == [Address("x", None, False)]
     inner.retain_grad()
@@ -48,7 +48,7 @@ def test_asking_for_a_gradient_that_autograd_does_not_keep_is_silent():
     assert [a.text for a in with_gradients([Address("x", None, False)], [inner])] == ["x", "x.grad"]
 
 
-def test_of_several_storages_at_one_address_the_first_was_there_before_and_the_last_is_there_now():
+def test_the_first_storage_at_an_address_existed_before():
     first, second = tensor(1, storage_data_ptr=64), tensor(2, storage_data_ptr=64)
     card = tensor(3, storage_data_ptr=64, device=CARD)
     trace = read(

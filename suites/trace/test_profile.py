@@ -69,7 +69,7 @@ def test_what_was_called_dies_as_without_a_recording():
     assert [one() for one in living] == [None] * 3
 
 
-def test_results_without_a_dict_are_called_out_and_callables_without_names_get_numbers():
+def test_names_of_results_and_of_unnamed_callables():
     p = MemoryProfile(collect=False)(torch.mul, torch.ones(3), torch.ones(3))
     assert header(p) == ["arg0:    T0", "arg1:    T1", "out:     T2"]
     p = MemoryProfile(collect=False)(lambda x: x.sin_(), torch.ones(3))
@@ -137,7 +137,7 @@ def test_an_open_profiler_is_an_error_before_anything_starts():
     ]
 
 
-def test_torchs_older_profiler_is_an_error_too_unless_it_gives_way():
+def test_torchs_older_profiler_is_an_error_unless_it_stops():
     from torch.autograd import profiler_legacy
 
     profiler_legacy._enable_profiler_legacy(memory_profiler_config())
@@ -171,7 +171,7 @@ def test_a_profiler_that_takes_over_is_an_error():
     MemoryProfile(collect=False)(torch.sin, torch.ones(3))
 
 
-def test_an_exception_comes_through_and_no_profiler_is_left_running():
+def test_an_exception_leaves_no_profiler_running():
     def fail(x):
         x.sin()
         raise LookupError("mine")
@@ -323,7 +323,7 @@ def test_a_profile_without_stacks_is_analysed_with_a_note():
     assert not [event for event in flow.trace.events if isinstance(event, PythonCall)]
 
 
-def test_the_profiler_inside_is_accepted_too_and_an_unfinished_one_is_an_error():
+def test_an_unfinished_profile_is_an_error():
     prof = profile(**FLAGS)
     with pytest.raises(RuntimeError, match="the profile has recorded nothing"):
         from_profile(prof)

@@ -27,7 +27,7 @@ def names(trace):
     return [getattr(event, "name", type(event).__name__) for event in trace.events]
 
 
-def test_events_are_in_depth_first_order_and_subtrees_are_slices():
+def test_events_are_depth_first_and_subtrees_are_slices():
     x, y = tensor(1), tensor(2)
     trace = read(
         call("a.py(1): f", op("aten::mul", x, x, children=[op("aten::to", x), alloc(y, 16)]), op("aten::add", x, y)),
@@ -41,7 +41,7 @@ def test_events_are_in_depth_first_order_and_subtrees_are_slices():
     assert str(trace) == "trace of 6 events, 2 storages, 1 threads"
 
 
-def test_events_that_say_nothing_about_memory_are_left_out_and_their_children_kept():
+def test_children_of_omitted_events_are_kept():
     trace = read(
         call("a.py(1): f", other(op("aten::sin", tensor(1)), other(alloc(None, 8))), op("aten::cos", tensor(1)))
     )
@@ -63,7 +63,7 @@ def test_an_empty_trace():
     assert (trace.events, trace.storages, trace.threads) == ((), (), ())
 
 
-def test_tensors_of_one_allocation_are_one_storage_and_address_reuse_is_another():
+def test_each_allocation_at_an_address_is_one_storage():
     x, view, later = tensor(1, impl_ptr=1), tensor(1, impl_ptr=2), tensor(2, storage_data_ptr=4097)
     trace = read(op("aten::mul", x, view), op("aten::cat", [x, later], 0))
     first, second = trace.events
@@ -78,7 +78,7 @@ def test_tensors_of_one_allocation_are_one_storage_and_address_reuse_is_another(
 @pytest.mark.parametrize(
     "without", [{"allocation_id": None}, {"id": None}, {"storage_data_ptr": None}, {"storage_data_ptr": 0}]
 )
-def test_a_tensor_without_memory_counts_as_an_argument_that_was_not_recorded(without):
+def test_a_tensor_without_memory_is_an_unrecorded_argument(without):
     trace = read(op("aten::mul", tensor(1), tensor(2, **without)))
     (event,) = trace.events
     assert event.arguments == (trace.storages[0],)
@@ -108,7 +108,7 @@ def test_the_size_of_a_storage_that_no_allocator_event_tells(fields, nbytes):
     assert [(s.nbytes, s.measured) for s in trace.storages] == [(nbytes, False)]
 
 
-def test_the_largest_view_tells_the_size_and_the_allocator_overrules_it():
+def test_the_allocators_size_overrules_the_largest_view():
     small, large = tensor(1, sizes=[2], impl_ptr=1), tensor(1, sizes=[8], impl_ptr=2)
     assert read(op("aten::sin", small), op("aten::sin", large), op("aten::sin", small)).storages[0].nbytes == 32
     trace = read(op("aten::sin", large), alloc(large, -64))
@@ -116,14 +116,14 @@ def test_the_largest_view_tells_the_size_and_the_allocator_overrules_it():
     assert trace.notes == ()
 
 
-def test_a_tensor_object_is_measured_again_once_something_enlarged_tensors_in_place():
+def test_tensors_are_measured_again_after_they_may_have_grown():
     before, after = tensor(1, sizes=[2]), tensor(1, sizes=[8])
     assert read(op("aten::sin", before), op("aten::sin", after)).storages[0].nbytes == 8
     trace = read(op("aten::sin", before), op("aten::resize_", before, None, None), op("aten::sin", after))
     assert trace.storages[0].nbytes == 32
 
 
-def test_memory_given_out_again_without_a_free_is_another_storage():
+def test_memory_reused_without_a_free_is_another_storage():
     old, new = tensor(1, sizes=[2]), tensor(1)
     trace = read(op("aten::sin", old), alloc(new, 16), op("aten::cos", new), alloc(new, 16), alloc(new, -16))
     sin, first, cos, second, free = trace.events
@@ -134,7 +134,7 @@ def test_memory_given_out_again_without_a_free_is_another_storage():
     assert trace.notes == ("2 frees were not recorded: of other threads, or of memory from before the recording",)
 
 
-def test_memory_given_out_by_a_thread_that_is_read_later_is_the_same_storage():
+def test_memory_of_a_thread_read_later_is_the_same_storage():
     x = tensor(1)
     trace = read(op("aten::sin", x, start=20), alloc(x, 16, start=10, tid=2))
     assert trace.events[1].storage is trace.events[0].arguments[0]
@@ -146,7 +146,7 @@ def test_an_allocator_that_contradicts_itself_is_a_note():
     assert read(alloc(x, 64), alloc(x, -32)).notes == ("storage 0 (cpu) was 64 bytes long, then 32",)
 
 
-def test_allocations_keep_what_the_allocator_said_also_without_a_tensor():
+def test_allocations_without_a_tensor_keep_their_size():
     trace = read(alloc(None, 256, pointer=99), alloc(None, -256, pointer=99))
     assert [(e.storage, e.pointer, e.device, e.nbytes) for e in trace.events] == [
         (None, 99, "cpu", 256),
@@ -194,7 +194,7 @@ def test_scopes_come_down_the_tree():
     assert by_name["aten::sin"].within(ScopeKind.MODULE) is None
 
 
-def test_owners_are_read_once_and_asked_again_until_a_storage_turns_up():
+def test_owners_are_read_until_a_storage_appears():
     w, unnumbered, grad, state = tensor(1), tensor(None), tensor(2), tensor(3)
     trace = read(
         call("f", module=Module(5, "Linear", [("weight", unnumbered, None)])),
@@ -210,7 +210,7 @@ def test_owners_are_read_once_and_asked_again_until_a_storage_turns_up():
     assert [(p.name, [(n, s.number) for n, s in p.state]) for p in optimizer.parameters] == [("0", [("exp_avg", 3)])]
 
 
-def test_regions_are_found_by_time_because_the_tree_does_not_nest_them():
+def test_regions_are_found_by_time():
     def annotation(name, start, end, **more):
         return builtin(
             "enter", op(name, role="USER_SCOPE", start=start, end=end, **more), start=start, end=start, **more

@@ -112,7 +112,7 @@ def test_the_profilers_layout_does_not_wrap_or_widen():
     )
 
 
-def test_small_storages_are_hidden_and_the_rest_is_numbered_without_them():
+def test_hidden_storages_have_no_numbers():
     assert flow(*example()).text(min_bytes="1KiB") == shown("aten::add_                T0(v0)           ->  T0(v1)")
     assert flow(*example(), out=6).text(min_bytes=1024) == shown(
         """\
@@ -138,7 +138,7 @@ def test_rows_by_operator():
     assert rows["set"] == ""
 
 
-def test_the_short_name_of_autograds_own_nodes_is_shown_and_matched():
+def test_short_names_of_autograd_nodes_are_shown_and_matched():
     accumulate = op("torch::autograd::AccumulateGrad", X, role="BACKWARD_FUNCTION", children=[op("aten::detach", X)])
     assert flow(accumulate).text(include="Accumulate*") == "AccumulateGrad            T0(v0)           ->"
 

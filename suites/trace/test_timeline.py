@@ -128,7 +128,7 @@ def test_what_a_recorder_knew_is_there_and_its_frees_count():
     assert list(line.series().totals)[-1] == 1532
 
 
-def test_a_storage_that_turned_up_where_another_one_was_is_created_then():
+def test_a_storage_at_a_used_address_is_created_then():
     first, second = tensor(1, storage_data_ptr=4096), tensor(2, storage_data_ptr=4096)
     line = made(op("aten::sin", first), op("aten::cos", second))
     assert rows(line) == [
@@ -216,7 +216,7 @@ def test_thinned_series_keep_their_peak_and_their_end(totals, most):
     assert [*thin.sizes["unknown"]] == [*thin.totals]
 
 
-def test_the_highest_of_a_stretch_counts_what_is_there_when_it_begins():
+def test_the_peak_of_a_stretch_includes_its_start():
     from array import array
 
     columns = Series("cpu", array("q", [0, 10, 20, 30]), {}, array("q", [5, 9, 2, 7]))

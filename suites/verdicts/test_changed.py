@@ -80,18 +80,18 @@ def test_the_call_of_a_line_is_the_one_of_most_bytes_in_all() -> None:
     assert [(one.bytes, one.call) for one in lines_of(live(*blocks), written)] == [(11, "softmax")]
 
 
-def test_a_line_without_source_is_at_the_frame_of_most_bytes_in_all() -> None:
+def test_a_line_without_source_is_at_the_frame_of_most_bytes() -> None:
     (found,) = lines_of(live(block(3, 10), block(3, 10), block(5, 11)))
     assert (found.bytes, found.frame) == (11, Frame("net.py", 10, "forward"))
 
 
-def test_a_library_that_calls_the_project_is_no_part_of_its_line() -> None:
+def test_a_library_that_calls_the_project_is_not_in_its_line() -> None:
     stack = Stack((Frame("net.py", 10, "forward"), MODEL, TEST))
     (found,) = lines_of(live(Block(5, 5, CPU, stack=stack)), written)
     assert (found.name, found.call, found.order) == ("net.py::forward", "", 0)
 
 
-def test_what_the_engine_of_autograd_allocates_is_called_backward() -> None:
+def test_what_the_autograd_engine_allocates_is_backward() -> None:
     engine = Frame(ENGINE[0], 5, ENGINE[1], "library")
     assert [one.call for one in lines_of(live(block(5, 10, inner=(engine,))), written)] == ["backward"]
 
@@ -150,7 +150,7 @@ def test_each_edited_line_has_its_own_text_from_before(one: str, other: str) -> 
     ]
 
 
-def test_an_edited_line_comes_before_larger_ones_that_follow_from_it() -> None:
+def test_an_edited_line_comes_before_larger_consequences() -> None:
     before = (place("a = f(x)", 8), place("b = g(a)", 9))
     lines = (line("b = g(a)", 29, order=2), line("a = f(x).clone()", 12, order=1))
     assert told(before, lines) == [("a = f(x).clone()", 4), ("b = g(a)", 20)]
@@ -212,7 +212,7 @@ def test_grad_mode_at_a_line_that_was_not_recorded(before: Sequence[Place], is_f
     assert not found.recorded
 
 
-def test_lines_beyond_the_recorded_ones_had_at_most_as_much_as_the_least() -> None:
+def test_lines_not_recorded_had_at_most_the_least_recorded() -> None:
     before = tuple(place(f"f{number}()", 100 - number) for number in range(TOP))
     least = before[-1].bytes
     lines = (line("a()", 50), line("b()", least + 6))

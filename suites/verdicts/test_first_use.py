@@ -31,7 +31,7 @@ def outcome(check: FirstUse, *findings: Finding) -> list[tuple[Severity, Standin
     return [(one.severity, one.standing) for one in check.judged(findings)]
 
 
-def test_the_first_of_a_cause_warns_and_says_so_and_the_next_fails() -> None:
+def test_the_first_of_a_cause_warns_and_the_next_fails() -> None:
     check = FirstUse()
     (first,) = check.judged([leak()])
     assert (first.severity, first.standing) == (Severity.WARN, Standing.FIRST_USE)

@@ -105,7 +105,7 @@ def test_an_update_says_of_what_it_records_that_it_does(tmp_path: Path) -> None:
     assert Policy(SETTINGS.replaced(update=frozenset({"baseline"})), tmp_path).judged([LEAK]) == [LEAK]
 
 
-def test_a_first_use_warns_if_the_project_says_so_and_the_cause_is_not_recorded(tmp_path: Path) -> None:
+def test_a_first_use_warns_if_the_project_says_so(tmp_path: Path) -> None:
     holder = path("module a", (Edge.GLOBAL, "TABLE", "dict"))
     fact = Retained((RetainedBlock(1, None, Allocation(), Reach.REACHABLE, holder),), 1)
     first = replace(LEAK, fact=fact)

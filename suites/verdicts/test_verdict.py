@@ -102,7 +102,7 @@ def test_raw_allocations_are_known_by_their_innermost_calls() -> None:
     assert verdict_of(raw(0), held(Reach.UNKNOWN)) is Verdict.UNATTRIBUTED
 
 
-def test_a_library_may_keep_what_neither_an_object_nor_a_line_asked_for() -> None:
+def test_a_library_may_keep_memory_that_no_line_requested() -> None:
     unclaimed = [reach for reach in Reach if is_unclaimed(BLOCK.stack, held(reach))]
     assert unclaimed == [Reach.NOT_HELD]
     assert not is_unclaimed(raw(0).stack, held(Reach.NOT_HELD))

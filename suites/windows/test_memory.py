@@ -210,7 +210,7 @@ def test_a_malformed_limit_is_refused_before_anything_is_set(memory: Memory, car
     assert card.history == []
 
 
-def test_limits_are_lifted_after_an_error_and_when_one_cannot_be_set(
+def test_limits_are_lifted_after_errors(
     memory: Memory, card: FakeRecorder, cpu: FakeRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ZeroDivisionError), memory.limit(1):
@@ -326,7 +326,7 @@ def too_much() -> None:
     take(101)  # too much
 
 
-def test_a_limit_on_cpu_raises_at_the_allocating_line_and_is_lifted(real: Memory) -> None:
+def test_a_limit_on_cpu_raises_at_the_line_and_is_lifted(real: Memory) -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught, real.limit(100):
         too_much()
     assert str(caught.traceback[-2].statement).strip() == "take(101)  # too much"

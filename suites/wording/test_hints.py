@@ -86,7 +86,7 @@ def test_a_pool_worker_counts_as_executor_others_as_thread() -> None:
     assert said(replace(own, steps=(job, *own.steps))) == wanted
 
 
-def test_a_local_variable_goes_by_its_name() -> None:
+def test_a_local_variable_has_its_name() -> None:
     graph = (Kind.GRAD_FN, ".grad_fn[ExpBackward0]", "ExpBackward0")
     local = path(
         "frame test_step (a.py:7)", (Kind.LOCAL, "local 'epoch'", "Epoch"), (Kind.ATTRIBUTE, ".total", "Tensor"), graph
