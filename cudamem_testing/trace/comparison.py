@@ -27,6 +27,7 @@ _MOST_ROWS = 4000  # of each text: the time for aligning grows faster than their
 _MEMORY = "[memory]"
 _INPUT = "input"
 UNUSED = "unused"
+_GRADIENT = re.compile(r", grad (T\d+)")
 _DTYPE = re.compile(r" ([a-z]\w*)\b")
 
 Told: TypeAlias = Callable[[int], str]
@@ -200,11 +201,26 @@ def _statements(before: Recorded, after: Recorded, alignment: Alignment, told: T
                 yield f"{here.name} of {row.name} is{here.more}, was{there.more or ' not told'}"
     for name, meaning in after.heads.items():
         now, then = _renamed_label(meaning, names), before.heads.get(name)
-        if then is None:
+        gradient = _new_gradient(name, now, then)
+        if gradient is not None:
+            yield f"GRADIENT{_plus(sizes.get(gradient))} from {name.removesuffix('.grad')}: {gradient}"
+        elif then is None:
             yield f"{name} is new: {now}"
         elif now != then:
             yield f"{name} is {now}, was {then}"
     yield from (f"{name} is gone, was {then}" for name, then in before.heads.items() if name not in after.heads)
+
+
+def _new_gradient(name: str, now: str, then: str | None) -> str | None:
+    """The gradient of a name that had none: behind its tensor (``T0, grad T6``), or under a name of its own."""
+    found = _GRADIENT.search(now)
+    if found is not None and then is not None and _GRADIENT.search(then) is None:
+        return found[1]
+    return now if name.endswith(".grad") and then in (None, UNUSED) and now != UNUSED else None
+
+
+def _plus(size: str | None) -> str:
+    return f" +{size}" if size else ""
 
 
 def _same_tensors(row: Row, recorded: Row) -> Iterator[tuple[Tensor, Tensor]]:

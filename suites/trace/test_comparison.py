@@ -151,6 +151,15 @@ def test_a_change_of_dtype_is_one_statement() -> None:
     )
 
 
+def test_a_gradient_more_is_said_with_its_size() -> None:
+    before, full = STEP.replace("T0, grad T6", "T0"), "    w: T0\n\n    aten::sin  T0  ->  T1"
+    size_of = {"T6": "2.0 MiB", "T1": "1.0 MiB"}.get
+    assert statements(before, STEP, size_of=lambda name: size_of(name, "")) == ["GRADIENT +2.0 MiB from w: T6"]
+    more = full.replace("w: T0\n", "w: T0\n    w.grad: T1\n")
+    assert statements(full, more, size_of=lambda name: size_of(name, "")) == ["GRADIENT +1.0 MiB from w: T1"]
+    assert statements(more, full) == ["w.grad is gone, was T1"]
+
+
 def test_names() -> None:
     assert statements(STEP, STEP.replace("T0, grad T6", "T0, grad unused")) == ["w is T0, grad unused, was T0, grad T6"]
     assert statements(STEP, STEP.replace("    x: T1\n", "")) == ["x is gone, was T1"]

@@ -94,7 +94,7 @@
   ]);
   const show = (place) => {
     const [label, , detail] = data.boxes[place];
-    shown.replaceChildren(h("h2", {}, elide(label, 300)), h("pre", { tabindex: "0", "aria-label": "details" }, detail || "no more is known of it"), h("ul", {}, arrows(place).slice(0, 40)));
+    shown.replaceChildren(h("h2", {}, elide(label, 300)), h("pre", { tabindex: "0", role: "group", "aria-label": "details" }, detail || "no more is known of it"), h("ul", {}, arrows(place).slice(0, 40)));
   };
   const open = (place) => h("button.link", { type: "button", on: { click: () => {
     graph.elements().unselect();

@@ -20,7 +20,7 @@ function copyable(text, label) {
     }
     setTimeout(() => { button.textContent = "copy"; }, 1500);
   } } }, "copy");
-  const code = h("code", { tabindex: "0", "aria-label": label }, text);
+  const code = h("code", { tabindex: "0", role: "group", "aria-label": label }, text);
   return h("div.command", {}, code, button);
 }
 
@@ -141,7 +141,7 @@ function difference(wanted, found) {
     else if (i < a.length && (j >= b.length || table[i + 1][j] >= table[i][j + 1])) lines.push(["del", "−", a[i++]]);
     else lines.push(["ins", "+", b[j++]]);
   }
-  return h("pre.diff", { tabindex: "0", "aria-label": "expected and found text" }, lines.map(([kind, sign, text]) =>
+  return h("pre.diff", { tabindex: "0", role: "group", "aria-label": "expected and found text" }, lines.map(([kind, sign, text]) =>
     h(kind ? `span.${kind}` : "span", {}, `${sign} ${text}\n`)));
 }
 

@@ -88,7 +88,7 @@ function attemptOf(data, row) {
       ? "Recorded for tests that fail and for the largest ones; of this test there are its windows." : "This test was not measured.")),
     texts.length ? h("section", {}, h("h2", {}, "Expected text"), texts.map(([, device, place, wanted, actual]) => [
       h("p.muted", {}, `${place}${device ? ` (${device})` : ""}: − expected, + found`), difference(wanted ?? "", actual)])) : null,
-    (test.exhibits || []).map(([title_, text]) => h("section", {}, h("h2", {}, title_), h("pre.exhibit", { tabindex: "0", "aria-label": title_ }, text))),
+    (test.exhibits || []).map(([title_, text]) => h("section", {}, h("h2", {}, title_), h("pre.exhibit", { tabindex: "0", role: "group", "aria-label": title_ }, text))),
     baselineTable(test),
     h("section", {}, h("h2", {}, "Windows"), windowsTable(test, data) || h("p.muted", {}, "none"), measuredTable(test)),
     linesSection("Notes", [...(test.notes || []), ...(test.unjudged ? [`not all was looked at: ${test.unjudged.join(", ")}`] : [])], "calm"),
