@@ -101,7 +101,7 @@ def line_of(lines: Lines, key: CauseKey) -> KnownFinding | None:
     """The line for a cause: its own, else the longest pattern that matches."""
     if key in lines:
         return lines[key]
-    matching = [line for line in lines.values() if line.is_pattern and line.matches(key)]
+    matching = [line for line in lines.values() if line.matches(key)]
     return max(matching, key=lambda line: (len(line.cause), line.cause), default=None)
 
 

@@ -203,6 +203,7 @@ class TestPatterns:
     def test_a_recorded_line_is_no_pattern(self) -> None:
         inner = leak(cause=f"{CAUSE} > Box.x (list)[*]")
         assert judged(inner, known(LINE), "k") is inner
+        assert (LINE.is_pattern, self.WIDE.is_pattern) == (False, True)
 
     def test_the_cause_itself_then_the_longest_pattern(self) -> None:
         assert line_of(known(self.WIDE, self.NARROW, LINE), LINE.key) == LINE
