@@ -98,7 +98,6 @@ NEEDED = {
             "items",
             "keys",
             "markers",
-            "marks",
         ),
         *("hooks", "reports", "settings", "run_coverage", "higher_scoped_fixtures"),
     },
