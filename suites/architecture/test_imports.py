@@ -116,7 +116,17 @@ NEEDED = {
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},
-    "torch_api": {"accelerator", "cuda", "headers", "history", "operators", "process", "profiler", "tensors"},
+    "torch_api": {
+        "accelerator",
+        "cuda",
+        "headers",
+        "history",
+        "lacking",
+        "operators",
+        "process",
+        "profiler",
+        "tensors",
+    },
     "verdicts": {"policy"},
     "windows": {"judge", "owners", "tracker"},
 }
