@@ -34,7 +34,7 @@ from cudamem_testing.plugin.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from cudamem_testing.model.simulated_cards import Cards
     from cudamem_testing.run.session import Session
@@ -95,35 +95,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Check every marker, and start measuring if a marker or a fixture asks for it."""
     settings = config.stash[keys.SETTINGS]
     try:
-        found = markers.find(items)
-        _check_markers(found, settings)
-        found_lines = (f"NOT CHECKED: {line}" for line in found.misspelt.values())
-        config.stash.setdefault(keys.PROBLEMS, []).extend(found_lines)
-        config.stash[keys.MISSPELT] = frozenset(found.misspelt)
-        if found.overridden and settings.simulated is None:
+        carriers, misspelt = markers.find(items)
+        _check_markers(carriers, [*misspelt.values()] if settings.on else [], settings)
+        config.stash.setdefault(keys.PROBLEMS, []).extend(f"NOT CHECKED: {line}" for line in misspelt.values())
+        config.stash[keys.MISSPELT] = frozenset(misspelt)
+        if carriers.pop(markers.OVERRIDE) and settings.simulated is None:
             from cudamem_testing.plugin.simulation import skip_without_cards
 
             skip_without_cards(items)
-        _begin(config, settings, items, found.tests)
+        _begin(config, settings, items, len({item for some in carriers.values() for item in some}))
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller reports it: an error of a worker would be called a crash
             config.workeroutput[keys.USAGE_OUTPUT] = str(error)
         raise
 
 
-def _check_markers(found: markers.Found, settings: Settings) -> None:
-    """Read what the markers say, so that a wrong argument stops the run before any test.
-
-    Where every test is measured, so does an unknown marker whose name is nearly that of one of ours.
-
-    Raises:
-        pytest.UsageError: one message that names every bad test and argument.
-    """
-    problems = [*found.misspelt.values()] if settings.on else []
-    if found.marked:
+def _check_markers(carriers: Mapping[str, Sequence[pytest.Item]], problems: list[str], settings: Settings) -> None:
+    """Read what the markers say: one message names every bad test and argument, after the problems so far."""
+    if any(carriers.values()):
         from cudamem_testing.plugin.marked import problems_of
 
-        problems += problems_of(found.carriers, settings.budget if settings.on else None)
+        problems += problems_of(carriers, settings.budget if settings.on else None)
     if problems:  # every test of a class, or parameter of a function, has the same marker
         raise pytest.UsageError("cudamem: " + "\ncudamem: ".join(dict.fromkeys(problems)))
 

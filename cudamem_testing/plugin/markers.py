@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
@@ -44,52 +44,21 @@ def fixture_names(item: pytest.Item) -> Sequence[str]:
     return names
 
 
-class Found:
-    """The tests that carry each of our markers, and a line by name for each marker that is probably one misspelt."""
+def find(items: Sequence[pytest.Item]) -> tuple[dict[str, list[pytest.Item]], dict[str, str]]:
+    """The tests that carry each of our markers, and a line by name for each marker that is probably one misspelt.
 
-    __slots__ = ("carriers", "misspelt")  # a named tuple takes 20 times as long to define, in every start of pytest
-
-    def __init__(self, carriers: Mapping[str, Sequence[pytest.Item]], misspelt: Mapping[str, str]) -> None:
-        self.carriers = carriers
-        self.misspelt = misspelt
-
-    @property
-    def marked(self) -> bool:
-        """Whether there is a test that carries one."""
-        return any(self.carriers.values())
-
-    @property
-    def overridden(self) -> bool:
-        """Whether a test has settings of its own."""
-        return bool(self.carriers[OVERRIDE])
-
-    @property
-    def tests(self) -> int:
-        """How many tests have limits, promises or baselines."""
-        return len({item for name, items in self.carriers.items() if name != OVERRIDE for item in items})
-
-
-def find(items: Sequence[pytest.Item]) -> Found:
-    """What the collected tests carry; each notes how many markers of ours it has, so that later ones are seen."""
-    met: set[str] = set()
-    carriers = _carriers(items, OURS, met)
-    for node in _nodes(item for some in carriers.values() for item in some):
-        node.stash[keys.MARKS] = _number_of_ours(node)
-    return Found(carriers, _misspelt_markers(items, met))
-
-
-def _carriers(items: Iterable[pytest.Item], names: Sequence[str], met: set[str]) -> dict[str, list[pytest.Item]]:
-    """The tests that carry each of some markers; one walk over the markers of each test, of which there may be many.
-
-    ``met`` gets the names of all markers.
+    Each test notes how many of ours it has, so that later ones are seen. Markers of a test, often many, are read once.
     """
-    found: dict[str, list[pytest.Item]] = {name: [] for name in names}
+    met: set[str] = set()
+    carriers: dict[str, list[pytest.Item]] = {name: [] for name in OURS}
     for item in items:
         there = {mark.name for mark in item.iter_markers()}
         met |= there
-        for name in found.keys() & there:
-            found[name].append(item)
-    return found
+        for name in carriers.keys() & there:
+            carriers[name].append(item)
+    for node in _nodes(item for some in carriers.values() for item in some):
+        node.stash[keys.MARKS] = _number_of_ours(node)
+    return carriers, _misspelt_markers(items, met)
 
 
 def _misspelt_markers(items: Sequence[pytest.Item], met: AbstractSet[str]) -> dict[str, str]:

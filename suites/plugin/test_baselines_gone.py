@@ -156,9 +156,9 @@ def test_tests_outside_rootdir_have_no_baselines(run_inner, pytester):
 @pytest.mark.subprocess
 def test_under_xdist_tests_that_a_hook_left_out_are_still_there(run_outer, pytester):
     files = {"test_a.py": SMALL, "test_b.py": SMALL}
-    assert "note: 4 baselines: 4 new" in run_outer(files, "-n2", UPDATE, plugins=["xdist.plugin"]).summary
+    assert "note: 4 baselines: 4 new" in run_outer(files, UPDATE).summary
     files = {"conftest.py": SAID, "test_b.py": "import pytest, torch\nclass TestOfNothing: pass"}
-    inner = run_outer(files, "-n2", "--cudamem-prune", plugins=["xdist.plugin"])
+    inner = run_outer(files, "-n1", "--cudamem-prune", plugins=["xdist.plugin"])
     assert (inner.last, inner.run.extent.left_out) == ("1 passed", ("test_a.py::test_b",))
     assert "note: 2 baselines of tests that are no longer there dropped" in inner.summary  # those of test_b.py
     assert os.listdir(pytester.path / "__cudamem__") == ["test_a.json"]
