@@ -60,6 +60,7 @@ WORKING = {
 }
 # Fields whose hint is wide and whose values are plain all the same.
 PLAIN = {
+    "ranks.records.Order.settings": "a class that is cheap to define, of plain values",
     "model.blocks.Group.key": "what the caller groups by",
     "snapshots.record.Annotation.extra": "what the restricted unpickler read, beyond what is known",
     "snapshots.record.Events.extra": "the same",
