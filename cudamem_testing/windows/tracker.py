@@ -173,10 +173,21 @@ class Tracker:
             if counters is self._folded.get(recorder):  # nothing has changed: open spans have it, or started with it
                 continue
             self._folded[recorder] = counters
+            _, allocated, _, requested, _, reserved, _, _, _, _, _, _, _ = counters
             for span in tuple(self._open):  # a finalizer may end one
                 level = None if span.still else span.levels.get(recorder)
-                if level is not None:
-                    level.fold(counters)
+                if level is None:
+                    continue
+                # The highest peaks since it started; what was unknown once stays unknown. Written out: it runs often.
+                known = level.allocated_peak
+                if known is not None and (allocated is None or allocated > known):
+                    level.allocated_peak = allocated
+                known = level.requested_peak
+                if known is not None and (requested is None or requested > known):
+                    level.requested_peak = requested
+                known = level.reserved_peak
+                if known is not None and (reserved is None or reserved > known):
+                    level.reserved_peak = reserved
         self._last = reads
         return reads
 
@@ -226,19 +237,6 @@ class _Level:
         self.allocated_peak = start.allocated
         self.requested_peak = start.requested
         self.reserved_peak = start.reserved
-
-    def fold(self, counters: Counters) -> None:
-        """Add the peaks since the last read; what was unknown once stays unknown."""
-        _, allocated, _, requested, _, reserved, _, _, _, _, _, _, _ = counters
-        known = self.allocated_peak
-        if known is not None and (allocated is None or allocated > known):
-            self.allocated_peak = allocated
-        known = self.requested_peak
-        if known is not None and (requested is None or requested > known):
-            self.requested_peak = requested
-        known = self.reserved_peak
-        if known is not None and (reserved is None or reserved > known):
-            self.reserved_peak = reserved
 
     def move(self, inner: Counters, now: Counters) -> int | None:
         """Move the level by the growth from ``inner`` to ``now``; returns the growth of allocated bytes."""
