@@ -89,6 +89,14 @@ def nothing(*arguments: object, **named: object) -> object:
     return None
 
 
+def negative(*arguments: object, **named: object) -> object:
+    return -1
+
+
+def of_a_wrong_type(*arguments: object, **named: object) -> object:
+    return "nonsense"
+
+
 def called(run: Callable[[], Inner]) -> frozenset[str]:
     """The functions that a run calls."""
     found: set[str] = set()
@@ -105,8 +113,10 @@ def called(run: Callable[[], Inner]) -> frozenset[str]:
     return frozenset(found)
 
 
-#: What ``make test-all`` injects; the other two answers are for ``make test-full``.
-ANSWERS = [fails, missing, nothing] if os.environ.get("HYPOTHESIS_PROFILE") == "full" else [fails]
+#: What ``make test-all`` injects; the other answers are for ``make test-full``.
+ANSWERS = (
+    [fails, missing, nothing, negative, of_a_wrong_type] if os.environ.get("HYPOTHESIS_PROFILE") == "full" else [fails]
+)
 
 
 @pytest.mark.slow
