@@ -272,6 +272,27 @@ def test_another_threads_collection_waits_until_garbage_is_read(slow_look: Calla
     assert other.left == [None]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_forked_while_garbage_is_read_waits_for_nothing(slow_look: Callable[..., None]) -> None:
+    """The thread that reads is not in it. (That Python collects nothing there either is its own.)"""
+    ended: list[int] = []
+
+    def fork(generation: int) -> int:
+        child = os.fork()
+        if child == 0:
+            start = time.monotonic()
+            gc.collect(generation)
+            os._exit(time.monotonic() - start > 1)
+        ended.append(os.waitpid(child, 0)[1])
+        return 0
+
+    other = Other(fork)
+    slow_look(lambda: (other.ask(), other.thread.join(5)))
+    ring()
+    gc.collect(1)
+    assert ended == [0]
+
+
 def test_a_collection_inside_a_read_does_not_wait(slow_look: Callable[..., None]) -> None:
     """As in a signal's handler: the same thread."""
     found: list[int] = []
@@ -279,6 +300,32 @@ def test_a_collection_inside_a_read_does_not_wait(slow_look: Callable[..., None]
     ring()
     gc.collect(1)
     assert found == [0]
+
+
+@pytest.mark.slow
+def test_a_collection_whose_end_is_not_seen_delays_one_call(slow_look: Callable[..., None]) -> None:
+    class Clears(Node):
+        def __del__(self) -> None:
+            gc.callbacks.clear()
+
+    slow_look(bool)
+    one: Any = Clears()
+    one.me, one.big = one, torch.ones(16)
+    del one
+    gc.collect(1)
+    times: list[float] = []
+
+    def collect(generation: int) -> int:
+        for _ in range(2):
+            start = time.monotonic()
+            gc.collect(generation)
+            times.append(time.monotonic() - start)
+        return 0
+
+    other = Other(collect)
+    other.asked.set()
+    other.thread.join()
+    assert times[0] > 1.5 > times[1]
 
 
 @pytest.mark.slow
