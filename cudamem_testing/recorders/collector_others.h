@@ -29,8 +29,8 @@ class Others {
 
   // They wait while it exists, and longer if asked to: until another one is gone. The collector does not nest.
   Others() {
+    forked();
     reader_ = PyThread_get_thread_ident();
-    process_ = getpid();
     if (entry_ && entry_->call == original_) entry_->call = &collect;
   }
   void wait_longer() { longer_ = true; }
@@ -51,10 +51,7 @@ class Others {
 
   static Object* collect(Object* module, Object* const* arguments, ssize_t count, Object* names) {
     const auto end = std::chrono::steady_clock::now() + kLongest;
-    if (process_ != getpid()) {  // forked by another thread than the reader, which is not here
-      gate_ = new Gate;          // the old one may be locked for ever
-      release();
-    }
+    if (forked()) release();
     // Again after each: another collection may be under way when this thread has the interpreter's lock.
     while (reader_ && reader_ != PyThread_get_thread_ident()) {
       bool is_over;
@@ -70,6 +67,15 @@ class Others {
     return original_(module, arguments, count, names);
   }
 
+  // Whether this process was forked since this was asked last: a reader may not be in it, nor who holds the mutex.
+  static bool forked() {
+    const pid_t now = getpid();
+    if (process_ == now) return false;
+    process_ = now;
+    gate_ = new Gate;
+    return true;
+  }
+
   // With the interpreter's lock.
   static void release() {
     if (entry_ && entry_->call == &collect) entry_->call = original_;
@@ -81,7 +87,7 @@ class Others {
   }
 
   bool longer_ = false;
-  static inline Gate* gate_ = new Gate;  // never destroyed: a thread may wait when the process ends
+  static inline Gate* gate_ = nullptr;  // never destroyed: a thread may wait when the process ends
   static inline Method* entry_ = nullptr;
   static inline FastCall original_ = nullptr;
   static inline std::atomic<unsigned long> reader_{0};
