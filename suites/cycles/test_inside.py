@@ -590,11 +590,11 @@ def test_the_callback_of_a_watch_runs_outside(watch: CycleWatch) -> None:
     assert running == [False]
 
 
-#: Whether garbage of those tests is shown to a watch for a class.
-READ_IN_TESTS = {"tensors": False, "objects": True}
+#: Whether garbage of those tests is looked at.
+LOOKED_AT = {"shown_tensors": False, "read_objects": True, "shown_objects": True}
 CPYTHONS_TESTS = """
 import gc, unittest, torch
-from cudamem_testing.cycles.watch import library
+from cudamem_testing.cycles.watch import CycleWatch, library
 from cudamem_testing.unfinalized import GarbageWatch
 import test.test_gc
 
@@ -623,6 +623,12 @@ def only_shown(kind):
     watch.start(library())
     return watch, lambda: (bool(looked), failed, watch.missed)
 
+def read_objects():
+    failed = []
+    watch = CycleWatch(failed=failed.append, kind=object)
+    watch.start()
+    return watch, lambda: (any(map(len, watch.take())), failed, watch.missed)
+
 def shown_tensors():
     return only_shown(torch.Tensor)
 
@@ -642,6 +648,7 @@ gc.collect()
 gc.freeze()
 plain = outcomes(lambda name: name == "test_freeze")
 compare(shown_tensors, lambda name: name == "test_freeze")
+compare(read_objects, lambda name: name == "test_freeze")
 compare(shown_objects, lambda name: {"test_trashcan": 0, "test_freeze": 1}.get(name, 2))
 """
 
@@ -655,5 +662,5 @@ def test_cpythons_tests_of_the_collector_keep_their_outcomes() -> None:
     command = [sys.executable, "-c", CPYTHONS_TESTS]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     told = [line for line in done.stdout.splitlines() if line.startswith("compared ")]
-    expected = [f"compared shown_{kind} {{}} True True {looked} [] 0" for kind, looked in READ_IN_TESTS.items()]
+    expected = [f"compared {name} {{}} True True {looked} [] 0" for name, looked in LOOKED_AT.items()]
     assert told == expected, done.stderr[-2000:]
