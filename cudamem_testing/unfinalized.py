@@ -63,6 +63,13 @@ class _Mark:
     me: _Mark | None
 
 
+class _Probe:
+    """An instance with one attribute, which shows how Python keeps it."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
 class Count(NamedTuple):
     """Blocks of one kind that one collection freed, and the block that was shown instead of them.
 
@@ -227,6 +234,11 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, *functions, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _MAKES_DICTIONARIES) < 0:
         raise CollectorUnreadableError(UNREADABLE)
+    if _MAKES_DICTIONARIES and not hasattr(sys, "gettotalrefcount"):  # a debug build checks what is undone
+        library.cudamem_collector_values.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_int32]
+        library.cudamem_collector_values.restype = None
+        value = object()
+        library.cudamem_collector_values(_Probe(value), value, sys.version_info[1])
     _started.append(library)
 
 

@@ -134,6 +134,39 @@ def test_numbers_of_the_collector_are_as_without_a_watch() -> None:
     assert not [obj for obj in gc.get_objects() if type(obj) is unfinalized._Mark]
 
 
+def test_reading_attributes_changes_neither_counts_nor_objects() -> None:
+    """Python 3.11 and 3.12 make a dictionary of an instance's attributes for who reads them."""
+    found: list[int] = []
+    saved: list[Any] = []
+
+    def counts() -> list[int]:
+        one: Any = Finalized()
+        one.me, one.ran, one.big, one.after = one, saved.append, torch.ones(256), Node()
+        one.after.up, one.after.none = one, None
+        del one
+        before = gc.collect(1)
+        (kept,) = saved
+        held = [type(obj).__name__ for obj in gc.get_referents(kept)]
+        kept.after.new, kept.big = kept, kept.big + 1
+        del kept.me
+        saved.clear()
+        del kept
+        ring: Any = Node()
+        ring.me, ring.big = ring, torch.ones(256)
+        del ring
+        return [before, gc.collect(), *map(len, held)]
+
+    gc.collect()
+    with CollectorPaused():
+        expected = counts()
+        remove = watch_cycles(lambda cycle: found.append(cycle.bytes))
+        try:
+            assert counts() == expected
+        finally:
+            remove()
+    assert found == [1024, 1024]
+
+
 @pytest.mark.parametrize("watches", [1, 2, 3])
 def test_what_looking_made_does_not_keep_garbage(watches: int) -> None:
     """Attributes are read, which makes dictionaries on some versions; no finalizer breaks these cycles."""

@@ -195,12 +195,15 @@ class _Explanation:
         for target in targets:
             groups.setdefault(keeper.get(target, NO_KEEPER), []).append(target)
         cyclic = Counter(keeper[one[0]] for one in found if graph.is_cyclic(one, self._edges))
-        sizes = Counter(keeper.values())
         unseen = groups.pop(NO_KEEPER, None)
+        regions: dict[int, set[int]] = {place: set() for place in groups}
+        for one, place in keeper.items():
+            if place in regions:
+                regions[place].add(one)
         for place, members in sorted(groups.items(), key=lambda pair: -self._bytes(pair[1])):
             members.sort(key=lambda one: -self._bytes([one]))
-            inside = _Region(keeper, place)
-            yield self._cycle(found[place], members, inside, holders, cyclic[place] - 1, sizes[place])
+            inside = regions.pop(place)
+            yield self._cycle(found[place], members, inside, holders, cyclic[place] - 1, len(inside))
         if unseen is not None:
             kept = [pair for one in unseen for pair in self._memory.get(one, ())]
             yield Cycle((UNSEEN,), tuple(tensor for tensor, _ in kept), UNSEEN), [memory for _, memory in kept]
@@ -229,7 +232,7 @@ class _Explanation:
         self,
         component: Sequence[int],
         members: list[int],
-        inside: _Region,
+        inside: Container[int],
         holders: graph.Edges,
         hanging: int,
         size: int,
@@ -279,7 +282,7 @@ class _Explanation:
         tensors: tuple[KeptTensor, ...],
         written: str,
         paths: Mapping[int, list[int]],
-        inside: _Region,
+        inside: Container[int],
         size: int,
     ) -> Cycle:
         objects = [self._objects[one] for one in chain]
@@ -330,7 +333,7 @@ class _Explanation:
         self,
         steps: Sequence[Hop],
         paths: Mapping[int, list[int]],
-        inside: _Region,
+        inside: Container[int],
         size: int,
         tensors: Sequence[KeptTensor],
     ) -> Diagram:
@@ -368,16 +371,6 @@ class _Outer:
 
     def __contains__(self, one: object) -> bool:
         return one in self._component and rank(self._objects[one]) < INNER  # type: ignore[call-overload]
-
-
-class _Region:
-    """The objects that one source component keeps."""
-
-    def __init__(self, keeper: dict[int, int], place: int) -> None:
-        self._keeper, self._place = keeper, place
-
-    def __contains__(self, one: object) -> bool:
-        return self._keeper.get(one) == self._place  # type: ignore[call-overload, no-any-return]
 
 
 def _totals(storages: Iterable[Storage]) -> Counter[str]:

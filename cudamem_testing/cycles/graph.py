@@ -23,7 +23,7 @@ def referents(
 
     ``places`` maps the ``id()`` of each object to its number.
     """
-    number, get = places.get, static.referents
+    number, get = places.get, static.reader_of(objects)
     found = [[one for one in map(number, map(id, get(obj))) if one is not None] for obj in objects]
     for holder, held in extra:
         found[holder].append(held)

@@ -1,6 +1,7 @@
 // The garbage of one collection, read from the collector's own list.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -27,6 +28,47 @@ inline bool read_list(Object* mark, std::vector<Object*>* found) {
   }
   return true;
 }
+
+// How an instance has its attributes before it is asked for a dictionary: as values in front of it. Python makes the
+// dictionary of these values and forgets that there were any, in Python 3.11 and 3.12, and this undoes it.
+class Values {
+ public:
+  // `probe` is an instance that was never asked, `value` its only attribute. `version` is 11 or 12.
+  void begin(Object* probe, Object* value, int version) {
+    version_ = version;
+    Object* const made = PyObject_GenericGetDict(probe, nullptr);
+    if (!made) return PyErr_Clear();
+    uintptr_t* const values = values_of(made);
+    works_ = dictionary_of(probe) == reinterpret_cast<uintptr_t>(made) && references_to(made) == 2 && *values &&
+             *reinterpret_cast<uintptr_t*>(*values) == reinterpret_cast<uintptr_t>(value) &&
+             (version_ == 12 || words(probe)[-4] == 0);
+    Py_DecRef(made);
+  }
+
+  // Whether an instance has its values again, in the place of a dictionary that nothing else holds.
+  bool restore(Object* instance, Object* dictionary) const {
+    if (!works_ || dictionary_of(instance) != reinterpret_cast<uintptr_t>(dictionary)) return false;
+    uintptr_t* const values = values_of(dictionary);
+    if (!*values || references_to(dictionary) != 1) return false;
+    if (version_ == 11) {
+      words(instance)[-4] = *values;
+      words(instance)[-3] = 0;
+    } else {
+      words(instance)[-3] = *values - 1;  // the lowest bit tells values from a dictionary
+    }
+    *values = 0;
+    Py_DecRef(dictionary);
+    return true;
+  }
+
+ private:
+  static uintptr_t* words(Object* object) { return reinterpret_cast<uintptr_t*>(object); }
+  static uintptr_t dictionary_of(Object* instance) { return words(instance)[-3]; }
+  static uintptr_t* values_of(Object* dictionary) { return &words(dictionary)[5]; }
+
+  int version_ = 0;
+  bool works_ = false;
+};
 
 // The garbage, and objects that only it holds and that this collection did not visit.
 class Garbage {
@@ -60,10 +102,10 @@ class Garbage {
     size_t owner;
   };
 
-  // Dictionaries that reading created from the values in an instance (Python 3.11 and 3.12) hold garbage. They are added to
-  // it, else the collector would think that a finalizer resurrected what they hold. Only the instance holds them.
-  // Returns those that were created since the last call.
-  const std::vector<Made>& adopt(Object* mark) {
+  // Dictionaries that reading created from the values in an instance (Python 3.11 and 3.12) hold garbage. Only the
+  // instance holds them. It gets its values back; if that fails, they are added to the garbage, else the collector would
+  // think that a finalizer resurrected what they hold. Returns those of them that were added since the last call.
+  const std::vector<Made>& adopt(Object* mark, const Values& values) {
     made_.clear();
     adopting_ = true;
     for (owner_ = 0; owner_ < listed_; ++owner_) {
@@ -72,6 +114,12 @@ class Garbage {
       if (cls.managed && cls.traverse) cls.traverse(object, &visit, this);
     }
     adopting_ = false;
+    const auto is_restored = [&](const Made& one) {
+      if (!values.restore(objects_[one.owner], one.dictionary)) return false;
+      older_.erase(one.dictionary);
+      return true;
+    };
+    made_.erase(std::remove_if(made_.begin(), made_.end(), is_restored), made_.end());
     for (const Made& one : made_) {
       Object* const made = one.dictionary;
       PyObject_GC_UnTrack(made);

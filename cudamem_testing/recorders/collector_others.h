@@ -6,6 +6,8 @@
 // meanwhile.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -27,52 +29,67 @@ class Others {
 
   // They wait while it exists, and longer if asked to: until another one is gone. The collector does not nest.
   Others() {
+    forked();
     reader_ = PyThread_get_thread_ident();
     if (entry_ && entry_->call == original_) entry_->call = &collect;
   }
   void wait_longer() { longer_ = true; }
   ~Others() {
-    if (longer_) return;
-    if (entry_ && entry_->call == &collect) entry_->call = original_;
-    {
-      const std::lock_guard<std::mutex> lock(mutex());
-      reader_ = 0;
-    }
-    over().notify_all();
+    if (!longer_) release();
   }
   Others(const Others&) = delete;
   Others& operator=(const Others&) = delete;
 
  private:
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable over;
+  };
+
   // A collection takes milliseconds. A caller with a lock that it wants is let through, and if its end is never seen.
   static constexpr std::chrono::seconds kLongest{2};
 
   static Object* collect(Object* module, Object* const* arguments, ssize_t count, Object* names) {
     const auto end = std::chrono::steady_clock::now() + kLongest;
+    if (forked()) release();
     // Again after each: another collection may be under way when this thread has the interpreter's lock.
-    while (reader_ && reader_ != PyThread_get_thread_ident() && std::chrono::steady_clock::now() < end) {
+    while (reader_ && reader_ != PyThread_get_thread_ident()) {
+      bool is_over;
       void* const thread = PyEval_SaveThread();
       {
-        std::unique_lock<std::mutex> lock(mutex());
-        over().wait_until(lock, end, [] { return reader_ == 0; });
+        Gate* const gate = gate_;
+        std::unique_lock<std::mutex> lock(gate->mutex);
+        is_over = gate->over.wait_until(lock, end, [] { return reader_ == 0; });
       }
       PyEval_RestoreThread(thread);
+      if (!is_over) release();
     }
     return original_(module, arguments, count, names);
   }
 
-  // Never destroyed: a thread may wait when the process ends.
-  static std::mutex& mutex() {
-    static std::mutex* const made = new std::mutex;
-    return *made;
+  // Whether this process was forked since this was asked last: a reader may not be in it, nor who holds the mutex.
+  static bool forked() {
+    const pid_t now = getpid();
+    if (process_ == now) return false;
+    process_ = now;
+    gate_ = new Gate;
+    return true;
   }
-  static std::condition_variable& over() {
-    static std::condition_variable* const made = new std::condition_variable;
-    return *made;
+
+  // With the interpreter's lock.
+  static void release() {
+    if (entry_ && entry_->call == &collect) entry_->call = original_;
+    {
+      const std::lock_guard<std::mutex> lock(gate_->mutex);
+      reader_ = 0;
+    }
+    gate_->over.notify_all();
   }
 
   bool longer_ = false;
+  static inline Gate* gate_ = nullptr;  // never destroyed: a thread may wait when the process ends
   static inline Method* entry_ = nullptr;
   static inline FastCall original_ = nullptr;
   static inline std::atomic<unsigned long> reader_{0};
+  static inline pid_t process_ = 0;
 };

@@ -58,6 +58,7 @@ int PyObject_GC_IsTracked(Object*);
 void PyObject_GC_UnTrack(void*);
 Object* PyVectorcall_Call(Object*, Object*, Object*);
 Object* _PyObject_New(Object*);
+Object* PyObject_GenericGetDict(Object*, void*);
 Object* PyType_FromSpec(Spec*);
 void* PyType_GetSlot(Object*, int);
 unsigned long PyType_GetFlags(Object*);

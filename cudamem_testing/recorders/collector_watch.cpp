@@ -4,7 +4,7 @@
 // finalizers and clears anything. So we always keep an object, the mark, that is garbage itself: it is in the collector's
 // list beside the other garbage, which is read from there (PyGC_Head, the same from CPython 3.8 on; unfinalized.py
 // verifies that first). The list is not written, except that dictionaries which reading the objects created are added
-// to it (see `adopt`). The mark is freed before the collector counts.
+// to it if they cannot be undone (see `adopt`). The mark is freed before the collector counts.
 //
 // No Python code runs for garbage without an instance of the wanted classes: no frame, no signal handler, no replaced
 // function. If there is an instance, `look` of each watch is called. An error that a signal handler raises meanwhile is
@@ -48,6 +48,7 @@ struct State {
   int64_t told;                               // what `collections` returned last
   unsigned long main_thread;
   bool adopts;                                // dictionaries that reading creates: Python 3.11 and 3.12
+  Values values;
   Callable *at_garbage, *at_end;
   Object *mark, *reference, *spent;           // `mark` is borrowed: it holds itself; `spent` is of the last one
   std::vector<Object*> looked;                // watches that wait for the end of this collection
@@ -382,7 +383,7 @@ bool look(Garbage& garbage) {
       looks = true;
       const bool answer = call_with(watch, "recognise", objects, {{fingerprint, objects.size()}});
       if (state.adopts) {
-        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark);
+        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark, state.values);
         made->insert(made->end(), found.begin(), found.end());
       }
       return answer;
@@ -418,7 +419,7 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
     Garbage garbage(std::move(objects), state.wanted);
     if (is_partial()) garbage.add_older();
     state.metered = false;
-    if (garbage.has_wanted() && look(garbage) && state.adopts) garbage.adopt(mark);
+    if (garbage.has_wanted() && look(garbage) && state.adopts) garbage.adopt(mark, state.values);
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
       state.ending = true;
@@ -508,6 +509,11 @@ EXPORT int64_t cudamem_collector_end() {
   const int64_t found = collections();
   break_mark();
   return found;
+}
+
+// Where reading makes dictionaries: see `Values`.
+EXPORT void cudamem_collector_values(Object* probe, Object* value, int32_t version) {
+  state.values.begin(probe, value, version);
 }
 
 EXPORT int64_t cudamem_collector_collections() { return collections(); }

@@ -14,7 +14,7 @@ from cudamem_testing.model.options import recording_command
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.records.known import Lines, last_matches
-from cudamem_testing.show.printable import one_line
+from cudamem_testing.show.printable import LONGEST_LINE, one_line
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import headline, text
 
@@ -25,11 +25,11 @@ MOST = 3
 
 
 def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str]:
-    """The causes that fail or warn, where one of them has several findings."""
+    """The causes that fail or warn, where one of them has several findings; ``width`` is that of a terminal."""
     found = _open(causes(run))
     if sum(cause.findings for cause in found) == len(found):
         return []
-    table = _table(found[:most]).lines(width, header=False, indent=2)
+    table = _table(found[:most]).lines(width or LONGEST_LINE, header=False, indent=2)
     return [f"{_total(found)}:", *table, *_rest(found, most)]
 
 

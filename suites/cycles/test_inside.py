@@ -272,6 +272,27 @@ def test_another_threads_collection_waits_until_garbage_is_read(slow_look: Calla
     assert other.left == [None]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_forked_while_garbage_is_read_waits_for_nothing(slow_look: Callable[..., None]) -> None:
+    """The thread that reads is not in it. (That Python collects nothing there either is its own.)"""
+    ended: list[int] = []
+
+    def fork(generation: int) -> int:
+        child = os.fork()
+        if child == 0:
+            start = time.monotonic()
+            gc.collect(generation)
+            os._exit(time.monotonic() - start > 1)
+        ended.append(os.waitpid(child, 0)[1])
+        return 0
+
+    other = Other(fork)
+    slow_look(lambda: (other.ask(), other.thread.join(5)))
+    ring()
+    gc.collect(1)
+    assert ended == [0]
+
+
 def test_a_collection_inside_a_read_does_not_wait(slow_look: Callable[..., None]) -> None:
     """As in a signal's handler: the same thread."""
     found: list[int] = []
@@ -279,6 +300,32 @@ def test_a_collection_inside_a_read_does_not_wait(slow_look: Callable[..., None]
     ring()
     gc.collect(1)
     assert found == [0]
+
+
+@pytest.mark.slow
+def test_a_collection_whose_end_is_not_seen_delays_one_call(slow_look: Callable[..., None]) -> None:
+    class Clears(Node):
+        def __del__(self) -> None:
+            gc.callbacks.clear()
+
+    slow_look(bool)
+    one: Any = Clears()
+    one.me, one.big = one, torch.ones(16)
+    del one
+    gc.collect(1)
+    times: list[float] = []
+
+    def collect(generation: int) -> int:
+        for _ in range(2):
+            start = time.monotonic()
+            gc.collect(generation)
+            times.append(time.monotonic() - start)
+        return 0
+
+    other = Other(collect)
+    other.asked.set()
+    other.thread.join()
+    assert times[0] > 1.5 > times[1]
 
 
 @pytest.mark.slow
@@ -543,11 +590,11 @@ def test_the_callback_of_a_watch_runs_outside(watch: CycleWatch) -> None:
     assert running == [False]
 
 
-#: Whether garbage of those tests is shown to a watch for a class.
-READ_IN_TESTS = {"tensors": False, "objects": True}
+#: Whether garbage of those tests is looked at.
+LOOKED_AT = {"shown_tensors": False, "read_objects": True, "shown_objects": True}
 CPYTHONS_TESTS = """
 import gc, unittest, torch
-from cudamem_testing.cycles.watch import library
+from cudamem_testing.cycles.watch import CycleWatch, library
 from cudamem_testing.unfinalized import GarbageWatch
 import test.test_gc
 
@@ -576,6 +623,12 @@ def only_shown(kind):
     watch.start(library())
     return watch, lambda: (bool(looked), failed, watch.missed)
 
+def read_objects():
+    failed = []
+    watch = CycleWatch(failed=failed.append, kind=object)
+    watch.start()
+    return watch, lambda: (any(map(len, watch.take())), failed, watch.missed)
+
 def shown_tensors():
     return only_shown(torch.Tensor)
 
@@ -595,6 +648,7 @@ gc.collect()
 gc.freeze()
 plain = outcomes(lambda name: name == "test_freeze")
 compare(shown_tensors, lambda name: name == "test_freeze")
+compare(read_objects, lambda name: name == "test_freeze")
 compare(shown_objects, lambda name: {"test_trashcan": 0, "test_freeze": 1}.get(name, 2))
 """
 
@@ -608,5 +662,5 @@ def test_cpythons_tests_of_the_collector_keep_their_outcomes() -> None:
     command = [sys.executable, "-c", CPYTHONS_TESTS]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     told = [line for line in done.stdout.splitlines() if line.startswith("compared ")]
-    expected = [f"compared shown_{kind} {{}} True True {looked} [] 0" for kind, looked in READ_IN_TESTS.items()]
+    expected = [f"compared {name} {{}} True True {looked} [] 0" for name, looked in LOOKED_AT.items()]
     assert told == expected, done.stderr[-2000:]

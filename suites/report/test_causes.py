@@ -80,6 +80,11 @@ class TestTerminal:
     def test_a_narrow_terminal(self) -> None:
         assert all(len(line) <= 80 for line in cause_lines(MANY, 80))
 
+    def test_a_long_cause_is_cut_where_there_is_no_terminal(self) -> None:
+        long = run(*(fault("cache" + "_" * 400, 4 * MIB) for _ in range(2)))
+        (_, line) = cause_lines(long, None)
+        assert (len(line), line[-9:], "..." in line) == (300, "(list)[*]", True)
+
     def test_faults_that_have_nothing_in_common_are_not_listed(self) -> None:
         assert cause_lines(run(fault("a", 1), fault("b", 2)), 80) == []
         assert cause_lines(RunRecord(), 80) == []
