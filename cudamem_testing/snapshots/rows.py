@@ -218,7 +218,7 @@ class Trace:
         return self._ends[-1] if self._by_column else len(self._parts)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._parts) if not self._by_column else iter(plain(self._parts))
+        return chain.from_iterable(part if type(part) is Rows else (part,) for part in self._parts)
 
     @property
     def types(self) -> set[type]:
