@@ -16,7 +16,6 @@ from cudamem_testing.model.records import LedgerEntry
 from cudamem_testing.recorders.base import Owned
 from cudamem_testing.run.by_address import ByAddress
 from cudamem_testing.run.by_owner import ByOwner
-from cudamem_testing.run.by_storage import ByStorage
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
@@ -138,6 +137,8 @@ class Attributions:
             return ByOwner(recorder, self._tracker, self._owners, self._evidence)
         if recorder.tells_blocks:
             return ByAddress(recorder, self._tracker, self._evidence)
+        from cudamem_testing.run.by_storage import ByStorage  # few runs need it
+
         return ByStorage(recorder, self._tracker)
 
 

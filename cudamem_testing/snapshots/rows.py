@@ -114,6 +114,16 @@ class Shape:
         return None
 
 
+def check_shared(items: Iterable[object]) -> None:
+    """Refuse an event that was read by column where it is used once more.
+
+    Raises:
+        SharedRowError: one is among the values.
+    """
+    if any(item is ROW for item in items):
+        raise SharedRowError
+
+
 def keys_of(data: bytes) -> tuple[bytes, ...] | None:
     """The keys of the event that these instructions make; ``None`` if a pattern cannot tell them."""
     return (*_ENTRY.findall(data, 3),) if _FLAT.fullmatch(data) else None

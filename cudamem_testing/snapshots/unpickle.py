@@ -23,7 +23,7 @@ from typing import Any, Final
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.snapshots.record import SnapshotError
-from cudamem_testing.snapshots.rows import ACTION, ROW, Rows, Shape, SharedRowError, keys_of
+from cudamem_testing.snapshots.rows import ACTION, Rows, Shape, SharedRowError, check_shared, keys_of
 from cudamem_testing.static import type_name
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
@@ -95,12 +95,9 @@ class _Machine:
         self.at = 0
         self.stack: list[Any] = []
         self.memo: list[Any] = []
-        self.others: dict[int, Any] = {}
-        """Values that are kept under numbers out of order."""
-        self.runs: dict[bytes, list[Any]] = {}
-        """Stacks by the instructions that make them."""
-        self.kept = 0
-        """Values that were put into containers."""
+        self.others: dict[int, Any] = {}  # values that are kept under numbers out of order
+        self.runs: dict[bytes, list[Any]] = {}  # stacks by the instructions that make them
+        self.kept = 0  # values that were put into containers
 
     def run(self) -> Any:
         data, stack, memo = self.data, self.stack, self.memo
@@ -223,15 +220,16 @@ class _Machine:
             raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
         if self.progress is not None:
             self.progress(at / end)
-        made = _VALUE * (self.kept + len(self.stack)) + _PLACE * (len(self.memo) + len(self.others))
-        if made > _ALLOWED + _ALLOWED_PER_BYTE * at:
-            count = self.kept + len(self.stack) + len(self.memo) + len(self.others)
+        values, places = self.kept + len(self.stack), len(self.memo) + len(self.others)
+        if _VALUE * values + _PLACE * places > _ALLOWED + _ALLOWED_PER_BYTE * at:
+            count = values + places
             raise SnapshotError(f"the pickle makes {count} values of {at} bytes: refused, no snapshot does that")
         return min(end, at + _STEP)
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
-        self.check_shared(items)
+        if self.shape is not None:
+            check_shared(items)
         if type(target) is not dict or len(items) % 2:
             raise SnapshotError("the pickle is damaged: items for something that is not a dict")
         if len(target) + len(items) // 2 > _FEW_KEYS:
@@ -243,13 +241,10 @@ class _Machine:
         target = self.stack[-1]
         if type(target) is not list:
             raise SnapshotError("the pickle is damaged: items for something that is not a list")
-        self.check_shared(items)
+        if self.shape is not None:
+            check_shared(items)
         self.kept += len(items)
         target.extend(items)
-
-    def check_shared(self, items: list[Any]) -> None:  # an event that was read by column has no dict
-        if self.shape is not None and any(item is ROW for item in items):
-            raise SharedRowError
 
     def pop_to_mark(self) -> list[Any]:
         stack = self.stack
