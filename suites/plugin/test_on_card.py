@@ -16,14 +16,6 @@ from cudamem_testing.wording import text
 from suites.plugin.inner import CACHE, Inner, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.subprocess]
-LEAK = """
-    import torch
-
-    KEPT = []
-
-    def test_leaks():
-        KEPT.append(torch.zeros(2**20, device="cuda"))
-"""
 
 
 @pytest.fixture
