@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
 
 MEASURED = ("spawn", "forkserver")
+UNMEASURED = "the workers of a DataLoader are not measured, nor are their batches, which lie in shared memory"
 _WORKERS = "torch.utils.data"  # its workers load data, and are ended from outside
 
 
@@ -72,6 +73,8 @@ class Ranks:
         if running is None or target is None or self._session.settings.simulated is not None:
             return
         if str(getattr(target, "__module__", "")).startswith(_WORKERS):
+            if UNMEASURED not in running.notes:
+                running.notes.append(UNMEASURED)
             return
         method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
         if method not in MEASURED:

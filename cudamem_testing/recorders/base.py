@@ -32,6 +32,7 @@ class Recorder(Protocol):
     """The source of truth for one device.
 
     ``tells_blocks`` is whether it lists single blocks, ``tells_owners`` whether blocks record an owner.
+    ``tells_storages`` is whether its memory is that of tensors of this process, where it lists no blocks.
     ``has_pools`` is whether CUDA graphs have private pools in it.
     ``incomplete`` is the reason why its windows may miss something, ``None`` if it sees everything.
     """
@@ -39,6 +40,7 @@ class Recorder(Protocol):
     device: Device
     tells_owners: bool
     tells_blocks: bool
+    tells_storages: bool
     has_pools: bool
 
     @property
@@ -197,6 +199,7 @@ class WithoutOwners:
     """For blocks without owner and thread; the methods for owners are never called."""
 
     tells_owners = False
+    tells_storages = False
 
     def new_owner(self) -> int:
         """No number."""

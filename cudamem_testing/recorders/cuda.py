@@ -142,6 +142,7 @@ class CudaRecorder(WithoutOwners):
             () if self._native else (f"allocator {backend} counts allocated and reserved bytes only",)
         )
         self.tells_blocks = self.has_pools = self._native
+        self.tells_storages = backend == "cudaMallocAsync"
         self.why_untold = next(iter(self._notes), None)
         self._limits: list[tuple[int, int | None]] = []  # bytes allowed, bytes at the start
         self._before: tuple[int, int | None] = (0, None)  # the same without them

@@ -17,6 +17,8 @@ def _state(recorder: Recorder) -> str:
     state = recorder.incomplete or "measured completely"
     if recorder.device.pseudo or recorder.tells_blocks:
         return state
+    if recorder.tells_storages:
+        return f"{getattr(recorder, 'why_untold', None)}; leaks are looked for among objects"
     return f"{getattr(recorder, 'why_untold', None) or state}; leaks and cycles are not checked"
 
 

@@ -53,7 +53,7 @@ def _described(settings: Settings) -> str:
         parts.append("a card for each worker")
     if settings.dump is not None:
         parts.append(f"dump {settings.dump.name}")
-    parts += [f"{one} (leaks and cycles are not checked)" for one in allocator_settings(os.environ) if BACKEND in one]
+    parts += [f"{one} (leaks are looked for among objects)" for one in allocator_settings(os.environ) if BACKEND in one]
     version = torch_api.version()
     parts.append("torch is not installed" if version is None else f"torch {version}")
     if settings.simulated is None:

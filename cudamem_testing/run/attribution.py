@@ -1,8 +1,9 @@
 """Attributes the live blocks of a device to owners: a test, a wider fixture, a library.
 
-Each device has one of two strategies. On the CPU every block records the number of its owner (:mod:`.by_owner`). On a
-card blocks are attributed by the window in which they were allocated, and entered by address when they are found
-(:mod:`.by_address`). No other module asks which one it is. Devices whose blocks cannot be distinguished have none.
+Each device has one of three strategies. On the CPU every block records the number of its owner (:mod:`.by_owner`). On
+a card blocks are attributed by the window in which they were allocated, and entered by address when they are found
+(:mod:`.by_address`). Where its allocator lists none, the storages of tensors are its blocks (:mod:`.by_storage`). No
+other module asks which one it is. Devices whose blocks cannot be distinguished have none.
 PYTEST_DONT_REWRITE
 """
 
@@ -90,7 +91,7 @@ class Attributions:
     @property
     def all(self) -> list[Attribution]:
         """One for each device whose blocks can be distinguished."""
-        return [self._way(one) for one in self._tracker.recorders if one.tells_blocks]
+        return [self._way(one) for one in self._tracker.recorders if _is_judged(one)]
 
     def of(self, device: Device) -> Attribution:
         """That of one device."""
@@ -100,7 +101,7 @@ class Attributions:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
         found = {}
         for recorder in self._tracker.recorders:
-            if recorder.tells_blocks:
+            if _is_judged(recorder):
                 left = self._way(recorder).left(subject, fresh=fresh)
                 if (left.blocks or left.bytes) and subject.judged(recorder.device):
                     found[recorder.device] = left
@@ -109,7 +110,7 @@ class Attributions:
     def begin(self) -> None:
         """A test begins."""
         for recorder in self._tracker.recorders:  # no list: every test begins
-            if recorder.tells_blocks:
+            if _is_judged(recorder):
                 self._way(recorder).begin()
 
     def border(self, place: str) -> list[Finding]:
@@ -128,9 +129,18 @@ class Attributions:
     def _way(self, recorder: Recorder) -> Attribution:
         found = self._ways.get(recorder)
         if found is None:
-            found = self._ways[recorder] = (
-                ByOwner(recorder, self._tracker, self._owners, self._evidence)
-                if recorder.tells_owners
-                else ByAddress(recorder, self._tracker, self._evidence)
-            )
+            found = self._ways[recorder] = self._new(recorder)
         return found
+
+    def _new(self, recorder: Recorder) -> Attribution:
+        if recorder.tells_owners:
+            return ByOwner(recorder, self._tracker, self._owners, self._evidence)
+        if recorder.tells_blocks:
+            return ByAddress(recorder, self._tracker, self._evidence)
+        from cudamem_testing.run.by_storage import ByStorage  # few runs need it
+
+        return ByStorage(recorder, self._tracker)
+
+
+def _is_judged(recorder: Recorder) -> bool:
+    return recorder.tells_blocks or recorder.tells_storages

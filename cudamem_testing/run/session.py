@@ -312,6 +312,7 @@ class Session:
         if not asked == self.settings.cycles == "off":
             tests = sum(self.attempts.values())
             blind = [one for one in self.tracker.recorders if not one.device.pseudo and not one.tells_blocks]
+            blind = [one for one in blind if not one.tells_storages]
             self.unchecked.update({Unchecked("test", f"leaks and cycles: {untold(one)}"): tests for one in blind})
         if self.leaks is None or asked == "off":
             return

@@ -243,6 +243,8 @@ class Settling:
         Each graph has a pool of its own as long as it lives. Graphs of the compiler allow it: it clears the workspaces
         itself.
         """
+        if not self._tracker.recorder(device).tells_blocks:
+            return False  # graphs are not known
         if not self._sizes(device):
             return True
         if capturing():
@@ -369,7 +371,7 @@ class Settling:
             own = sum(block.size for block in gone)  # the counters include what was freed of earlier tests
             size = min(freed.owned.bytes - sum(others.values()), own)
             if size >= max(1, self._ignore_below(freed.device)):
-                blocks = min(freed.owned.blocks - len(others), len(gone))
+                blocks = min((freed.owned.blocks or len(gone)) - len(others), len(gone))
                 found.append(freed_finding(freed.verdict, freed.device, size, blocks, freed.step, gone))
         return found
 

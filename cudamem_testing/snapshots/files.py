@@ -48,7 +48,7 @@ def read_file(
         SnapshotError: if the file cannot be read or holds no snapshot.
     """
     with _Reading(path):
-        return read(loads(_bytes(Path(path), LARGEST), progress), device, locator, max_entries)
+        return read(_loads(_bytes(Path(path), LARGEST), progress, columns=True), device, locator, max_entries)
 
 
 def load(path: str | Path, largest: int = LARGEST) -> Any:
@@ -89,8 +89,12 @@ def loads(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
     Raises:
         SnapshotError: as :func:`load`.
     """
+    return _loads(data, progress, columns=False)
+
+
+def _loads(data: bytes, progress: Callable[[float], None] | None, *, columns: bool) -> Any:
     if data[:1] == b"\x80":
-        return unpickle(data, progress)
+        return unpickle(data, progress, columns=columns)
     if data.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(data)

@@ -14,7 +14,7 @@ import operator
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, TypeGuard
 
 from cudamem_testing.model.devices import Device
@@ -35,6 +35,7 @@ from cudamem_testing.snapshots.record import (
     SnapshotError,
     Stacks,
 )
+from cudamem_testing.snapshots.rows import Trace, plain
 from cudamem_testing.static import type_name
 
 ACTIONS = {kind.name.lower(): int(kind) for kind in Kind if kind is not Kind.OTHER}
@@ -182,7 +183,7 @@ def _dicts(value: object) -> Iterable[dict[str, Any]]:
 
 
 def _unknown(value: Mapping[str, Any], known: frozenset[str]) -> Extra | None:
-    return {key: value[key] for key in value if key not in known} or None
+    return {key: plain(value[key]) for key in value if key not in known} or None
 
 
 def _is_index(value: object) -> TypeGuard[int]:
@@ -293,24 +294,25 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
     if not isinstance(raw, list):
         notes.add("the trace of the device is not a list: left out")
         return Events()
-    trace, columns = raw, _columns(raw)
+    trace = Trace(raw)
+    columns = _columns(trace)
     if columns is None:
-        trace = list(_repaired(raw, notes))
+        trace = Trace(list(_repaired(trace, notes)))
         columns = _columns(trace) or {}
-    if not trace:
+    if not len(trace):
         return Events()
-    keys = frozenset(chain.from_iterable(trace))
-    kinds = bytes([ACTIONS.get(entry["action"], _OTHER) for entry in trace])
+    keys = trace.keys
+    kinds = bytes([ACTIONS.get(action, _OTHER) for action in trace.values("action", None)])
     extra = _unknown_of_events(trace, keys)
     for place in _places(kinds, _OTHER):
-        action = trace[place]["action"]
+        action = trace.event(place)["action"]
         notes.add(f"events of the kind {action[:40]!r} are unknown")
         extra.setdefault(place, {})["action"] = action
     for place in _places(kinds, Kind.OOM):
-        free = trace[place].get("device_free")
+        free = trace.event(place).get("device_free")
         columns["addr"][place] = free if _is_size(free) else 0
     times = columns["time_us"] if "time_us" in keys else None
-    stacks = [entry.get("frames") for entry in trace]
+    stacks = trace.values("frames", None)
     if times is not None:
         notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, times[1:])))
     return Events(
@@ -326,22 +328,21 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
     )
 
 
-def _columns(trace: list[Any]) -> dict[str, array[int]] | None:
+def _columns(trace: Trace) -> dict[str, array[int]] | None:
     """The numbers of all entries at C speed; ``None`` if any entry needs a closer look."""
-    if not {*map(type, trace)} <= {dict}:
+    if not trace.types <= {dict}:
         return None
+    defaults = {"size": None, "addr": 0, "stream": 0, "time_us": 0}
     try:
-        columns = {"size": array("q", [entry["size"] for entry in trace])}
-        for key in ("addr", "stream", "time_us"):
-            columns[key] = array("q", [entry.get(key, 0) for entry in trace])
-        actions = {entry["action"] for entry in trace}
-    except (KeyError, TypeError, OverflowError):
+        columns = {key: array("q", trace.values(key, default)) for key, default in defaults.items()}
+        actions = {*trace.values("action", None)}
+    except (TypeError, OverflowError):
         return None
     sound = all(isinstance(action, str) for action in actions)
     return columns if sound and all(min(column, default=0) >= 0 for column in columns.values()) else None
 
 
-def _repaired(raw: list[Any], notes: Notes) -> Iterable[dict[str, Any]]:
+def _repaired(raw: Iterable[Any], notes: Notes) -> Iterable[dict[str, Any]]:
     """The entries that are events, with invalid values removed."""
     for item in raw:
         if not isinstance(item, dict) or not isinstance(item.get("action"), str) or not _is_size(item.get("size")):
@@ -361,17 +362,17 @@ def _places(kinds: bytes, kind: int) -> Iterable[int]:
         place = kinds.find(kind, place + 1)
 
 
-def _pool_column(trace: list[dict[str, Any]], pools: dict[Pool, int]) -> array[int]:
-    return array("q", [pools[_pool(entry.get("pool_id"), pools)] for entry in trace])
+def _pool_column(trace: Trace, pools: dict[Pool, int]) -> array[int]:
+    return array("q", [pools[_pool(pool, pools)] for pool in trace.values("pool_id", None)])
 
 
-def _unknown_of_events(trace: list[dict[str, Any]], keys: frozenset[str]) -> dict[int, dict[str, Any]]:
+def _unknown_of_events(trace: Trace, keys: frozenset[str]) -> dict[int, dict[str, Any]]:
     """Values of unknown keys of events."""
     found: dict[int, dict[str, Any]] = {}
     unknown = keys - _EVENT
     if len(unknown) <= 4:  # one quick pass per key; with many keys one slow pass, to stay linear
         for key in unknown:
-            for place, value in enumerate([entry.get(key, "") for entry in trace]):
+            for place, value in enumerate(trace.values(key, "")):
                 if value not in _EMPTY_VALUES:
                     found.setdefault(place, {})[key] = value
         return found

@@ -4,7 +4,7 @@ torch's viewers read (:mod:`export`), and the segments that only they need are l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cudamem_testing.model.devices import Device
@@ -12,6 +12,7 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.frames import FrameTable
 from cudamem_testing.snapshots.read_cpu import KINDS, BlockRow, EventRow, read_cpu
 from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.rows import Trace
 
 #: The key of a snapshot that holds what torch's format cannot say.
 KEY = "cudamem"
@@ -39,7 +40,7 @@ def read_written_cpu(snapshot: Mapping[str, Any], locator: Locator | None = None
     blocks = [*_blocks(snapshot["segments"], frames, left_out)]
     traces = snapshot.get("device_traces")
     first = traces[0] if isinstance(traces, list) and traces and isinstance(traces[0], list) else []
-    events = [*_events(first, frames, left_out)]
+    events = [*_events(Trace(first), frames, left_out)]
     resolve = frames.resolver(locator)
     owners = more.get("owners")
     return read_cpu(
@@ -68,7 +69,7 @@ def _blocks(segments: list[Any], frames: FrameTable, left_out: list[int]) -> Ite
             yield one["address"], one["size"], _size(one, "sequence"), _stack(one, frames), owner, thread
 
 
-def _events(trace: list[Any], frames: FrameTable, left_out: list[int]) -> Iterator[EventRow]:
+def _events(trace: Iterable[Any], frames: FrameTable, left_out: list[int]) -> Iterator[EventRow]:
     for one in trace:
         kind = _KINDS.get(one.get("action", "")) if isinstance(one, dict) else None
         if kind is None or not _has_place(one, "device_free" if KINDS[kind] == Kind.OOM else "addr"):

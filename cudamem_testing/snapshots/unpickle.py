@@ -8,9 +8,9 @@ call or build an object. Every step consumes input, and memory stays proportiona
 
 The cost of each byte of a hostile pickle is bounded as well: values are counted against the bytes that they were
 made of (a real snapshot uses a fifth of what is allowed), and values that hash or compare slowly are not allowed as
-keys: a long tuple, a huge number, and in a dict of many keys everything that can be chosen so that all hashes are equal
-    (integers from 2**61 - 1
-on, tuples; S. Crosby and D. Wallach, "Denial of service via algorithmic complexity attacks", 2003). PYTEST_DONT_REWRITE
+keys: a long tuple, a huge number, and in a dict of many keys everything that can be chosen so that all hashes are
+equal (integers from 2**61 - 1 on, tuples; S. Crosby and D. Wallach, "Denial of service via algorithmic complexity
+attacks", 2003). PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.snapshots.record import SnapshotError
+from cudamem_testing.snapshots.rows import ACTION, Rows, Shape, SharedRowError, check_shared, keys_of
 from cudamem_testing.static import type_name
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
@@ -34,6 +35,8 @@ _MARK = object()
 _STEP: Final = 2**18
 _VALUE, _PLACE = 64, 100
 _ALLOWED, _ALLOWED_PER_BYTE = 2**24, 40
+#: Kinds of events for which a pattern is made: each takes milliseconds.
+_MOST_SHAPES: Final = 16
 #: Longest text and number in bytes, longest tuple. If a dict has more keys than ``_FEW_KEYS``, they are checked.
 _LONGEST_TEXT, _LONGEST_NUMBER, _LONGEST_TUPLE, _FEW_KEYS = 2**20, 2**10, 64, 64
 #: A list begins that is kept and gets items which were kept before; one of more items is not looked up among stacks.
@@ -55,8 +58,10 @@ _BUILDERS = {
 }
 
 
-def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> Any:
+def unpickle(data: bytes, progress: Callable[[float], None] | None = None, *, columns: bool = False) -> Any:
     """The value pickled in ``data``. ``progress`` is called now and then with the share of bytes read.
+
+    With ``columns``, lists may hold :class:`~cudamem_testing.snapshots.rows.Rows`, each in place of some events.
 
     Raises:
         SnapshotError: if the pickle is cut off or damaged, or asks for anything but plain containers; a class that
@@ -64,7 +69,9 @@ def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> An
     """
     try:
         with CollectorPaused():  # it would scan millions of small objects again and again
-            return _Machine(data, progress).run()
+            return _Machine(data, progress, columns=columns).run()
+    except SharedRowError:
+        return unpickle(data, progress)
     except SnapshotError:
         raise
     except (IndexError, KeyError, struct.error):
@@ -78,18 +85,19 @@ def unpickle(data: bytes, progress: Callable[[float], None] | None = None) -> An
 class _Machine:
     """A stack, a memo, and a position in the input."""
 
-    def __init__(self, data: bytes, progress: Callable[[float], None] | None = None) -> None:
+    def __init__(self, data: bytes, progress: Callable[[float], None] | None = None, *, columns: bool = False) -> None:
         self.data = data
         self.progress = progress
+        self.columns = columns
+        self.shape: Shape | None = None  # that of the last event, if events are read by column
+        self.shapes: dict[tuple[bytes, ...] | None, Shape | None] = {}
+        self.dict_at = 0
         self.at = 0
         self.stack: list[Any] = []
         self.memo: list[Any] = []
-        self.others: dict[int, Any] = {}
-        """Values that are kept under numbers out of order."""
-        self.runs: dict[bytes, list[Any]] = {}
-        """Stacks by the instructions that make them."""
-        self.kept = 0
-        """Values that were put into containers."""
+        self.others: dict[int, Any] = {}  # values that are kept under numbers out of order
+        self.runs: dict[bytes, list[Any]] = {}  # stacks by the instructions that make them
+        self.kept = 0  # values that were put into containers
 
     def run(self) -> Any:
         data, stack, memo = self.data, self.stack, self.memo
@@ -125,7 +133,17 @@ class _Machine:
                 push(_MARK)
             elif code == 0x75:  # SETITEMS
                 self.set_items(self.pop_to_mark())
+                if self.columns and ACTION in stack[-1]:
+                    self.learn(at)
             elif code == 0x7D:  # EMPTY_DICT
+                if self.shape is not None and self.in_list() and not self.others:
+                    found = self.shape.read(data, at - 1, memo, self.runs)
+                    if found is not None:
+                        self.kept += len(found[0]) * len(found[0].keys)
+                        push(found[0])
+                        at = found[1]
+                        continue
+                self.dict_at = at - 1
                 push({})
             elif code == 0x5D:  # EMPTY_LIST
                 if data[at : at + 3] == _STACK and not self.others:  # one of frames, which exist already
@@ -164,6 +182,18 @@ class _Machine:
         """The value that was kept under a number."""
         return self.memo[place] if place < len(self.memo) else self.others[place]
 
+    def in_list(self) -> bool:
+        last = self.stack[-1] if self.stack else None
+        return last is _MARK or type(last) in (dict, Rows)
+
+    def learn(self, end: int) -> None:  # an event has ended: the next ones may be like it
+        event = self.stack.pop()
+        raw = keys_of(self.data[self.dict_at : end]) if self.in_list() else None
+        self.stack.append(event)
+        if raw and raw not in self.shapes and len(self.shapes) < _MOST_SHAPES:
+            self.shapes[raw] = Shape.of(raw, self.get)
+        self.shape = self.shapes.get(raw, self.shape)
+
     def run_end(self, first: int) -> int:
         """Where a run of LONG_BINGET ends with APPENDS; 0 if it is no such run, or a long one."""
         data = self.data
@@ -190,14 +220,16 @@ class _Machine:
             raise SnapshotError(f"the pickle ends after {end} bytes without its end mark: it is cut off or empty")
         if self.progress is not None:
             self.progress(at / end)
-        made = _VALUE * (self.kept + len(self.stack)) + _PLACE * (len(self.memo) + len(self.others))
-        if made > _ALLOWED + _ALLOWED_PER_BYTE * at:
-            count = self.kept + len(self.stack) + len(self.memo) + len(self.others)
+        values, places = self.kept + len(self.stack), len(self.memo) + len(self.others)
+        if _VALUE * values + _PLACE * places > _ALLOWED + _ALLOWED_PER_BYTE * at:
+            count = values + places
             raise SnapshotError(f"the pickle makes {count} values of {at} bytes: refused, no snapshot does that")
         return min(end, at + _STEP)
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
+        if self.shape is not None:
+            check_shared(items)
         if type(target) is not dict or len(items) % 2:
             raise SnapshotError("the pickle is damaged: items for something that is not a dict")
         if len(target) + len(items) // 2 > _FEW_KEYS:
@@ -209,6 +241,8 @@ class _Machine:
         target = self.stack[-1]
         if type(target) is not list:
             raise SnapshotError("the pickle is damaged: items for something that is not a list")
+        if self.shape is not None:
+            check_shared(items)
         self.kept += len(items)
         target.extend(items)
 

@@ -10,20 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.model.records import Unchecked
+from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.report.files import read_json
 from cudamem_testing.wording import text
 from suites.plugin.inner import CACHE, Inner, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.subprocess]
-LEAK = """
-    import torch
-
-    KEPT = []
-
-    def test_leaks():
-        KEPT.append(torch.zeros(2**20, device="cuda"))
-"""
 
 
 @pytest.fixture
@@ -51,19 +43,49 @@ def run_on_card(pytester):
     return run
 
 
-def test_without_recorded_blocks_the_run_says_what_is_unchecked(run_on_card):
+WITHOUT_BLOCKS = """
+    import torch
+
+    KEPT = []
+
+    def test_clean():
+        x = torch.ones(256, 256, device="cuda")
+        (x @ x).sum().item()
+
+    def test_leaks():
+        x = torch.ones(256, 256, device="cuda")
+        KEPT.append(x @ x)
+
+    def test_after():
+        torch.zeros(2**20, device="cuda")
+
+    def test_cycle():
+        class Node: pass
+        node = Node()
+        node.tensor, node.me = torch.ones(2**20, device="cuda"), node
+"""
+
+
+def test_leaks_without_recorded_blocks(run_on_card):
     setting = "backend:cudaMallocAsync"
-    inner = run_on_card(LEAK, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting)
-    assert inner.last == "1 passed"
-    only = "allocator cudaMallocAsync counts allocated and reserved bytes only"
-    why = f"leaks and cycles: cuda:0 records no single blocks: {only}"
-    assert inner.run.unchecked == {Unchecked("test", why): 1}
-    unchecked = "NOT CHECKED: 1 test: leaks and cycles: cuda:0 records no single blocks"
-    assert any(line.startswith(unchecked) for line in inner.summary)
+    inner = run_on_card(WITHOUT_BLOCKS, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting)
+    print(inner.out, inner.err)
+    outcomes = {"test_clean": "passed", "test_leaks": "error", "test_after": "passed", "test_cycle": "error"}
+    assert inner.outcomes == outcomes
+    found = {name: [one for one in inner.test(name).findings if one.severity is Severity.FAIL] for name in outcomes}
+    (leak,) = found["test_leaks"]
+    assert (leak.verdict, leak.bytes, leak.holder) == (Verdict.REACHABLE, 2**18, "module test_it > KEPT (list)[0]")
+    (cycle,) = found["test_cycle"]
+    assert (cycle.kind, cycle.bytes) == (Kind.CYCLE, 2**22)
+    assert (found["test_clean"], found["test_after"]) == ([], [])
+    assert dict(inner.run.unchecked) == {}
     (header,) = [line for line in inner.lines if line.startswith("cudamem: device")]
-    assert "backend:cudaMallocAsync (leaks and cycles are not checked)" in header
-    inner = run_on_card({})  # the control
-    assert (inner.last, dict(inner.run.unchecked)) == ("1 passed, 1 error", {})
+    assert "backend:cudaMallocAsync (leaks are looked for among objects)" in header
+    inner = run_on_card({})  # the control: torch's own allocator, which tells where they were allocated
+    assert {name: inner.test(name).outcome for name in outcomes} == outcomes
+    (leak,) = [one for one in inner.test("test_leaks").findings if one.severity is Severity.FAIL]
+    assert leak.allocated is not None
+    assert leak.allocated.startswith("test_it.py:11 in test_leaks")
 
 
 COMPILED = """

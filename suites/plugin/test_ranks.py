@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.findings import Kind, Verdict
+from cudamem_testing.ranks.watch import UNMEASURED
 from cudamem_testing.wording import title
 
 SAME_PROCESS = """
@@ -58,6 +59,12 @@ SAME_PROCESS = """
         process._code = None
         process.start()
 
+    def test_forked():
+        process = Process(leak)
+        process._start_method = "fork"
+        process.start()
+        KEPT.clear()
+
     def test_own_api(cuda_memory):
         import cudamem_testing
         with cuda_memory.ranks(), cudamem_testing.rank("side") as memory:
@@ -81,12 +88,13 @@ def test_what_ranks_took_is_in_the_record_of_their_test(run_inner):
         "test_leak": "failed",
         "test_died": "passed",
         "test_still_runs": "passed",
+        "test_forked": "passed",
         "test_own_api": "passed",
         "test_without_a_test": "passed",
     }
     window = inner.window("test_windows", "SpawnProcess-1: call")
     assert (window.peak_growth, window.allocations, window.complete) == (1024, 1, True)
-    assert inner.last == "2 failed, 5 passed"
+    assert inner.last == "2 failed, 6 passed"
     own, found = inner.test("test_budget").failing  # the process is this one here, so the test itself took it as well
     assert own.owner is None
     assert title(found).startswith("cudamem: SpawnProcess-1: peak 2.0 KiB above start is over its budget of 1.0 KiB")
@@ -96,6 +104,8 @@ def test_what_ranks_took_is_in_the_record_of_their_test(run_inner):
     assert (died.complete, died.notes) == (False, ("the process died with exit code -9 before it was judged",))
     assert inner.test("test_died").notes == ("SpawnProcess-1 died with exit code -9: what it took is not known",)
     assert inner.test("test_still_runs").notes == ("SpawnProcess-1 still runs: what it took is not known",)
+    forked = "SpawnProcess-1 was forked and is not measured: start it with spawn"
+    assert inner.test("test_forked").notes == (forked,)
     assert inner.window("test_own_api", "side: part").peak_growth == 1024
 
 
@@ -187,3 +197,62 @@ def test_torchrun(run_inner):
     names = [one.name for one in inner.test("test_torchrun").windows]
     assert {"rank 0: step", "rank 1: step", "rank 0: call", "rank 1: call"} <= {*names}
     assert inner.window("test_torchrun", "rank 1: step").peak_growth == 2**20
+
+
+FORKED = """
+    import multiprocessing, os
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    KEPT = []
+
+    class Leaking(Dataset):
+        def __len__(self): return 4
+
+        def __getitem__(self, index):
+            KEPT.append(torch.ones(2**18))  # in the worker
+            return torch.ones(2**18)
+
+    def leak(): KEPT.append(torch.ones(2**18))
+
+    def test_forked_process():
+        process = multiprocessing.get_context("fork").Process(target=leak, name="child")
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+    def test_fork():
+        child = os.fork()
+        if child == 0:
+            leak()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    def test_workers():
+        for batch in DataLoader(Leaking(), batch_size=2, num_workers=2, multiprocessing_context="fork"):
+            assert batch.shape == (2, 2**18)
+
+    def test_a_batch_is_kept():
+        KEPT.extend(DataLoader(Leaking(), batch_size=2, num_workers=2, multiprocessing_context="fork"))
+
+    def test_a_copy_is_kept():
+        for batch in DataLoader(Leaking(), batch_size=4, num_workers=1, multiprocessing_context="fork"):
+            KEPT.append(batch.clone())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_forked_processes_and_workers_of_loaders(run_outer):
+    """What they take is not measured, which a note says; a copy of what a worker has sent is the test's."""
+    inner = run_outer(FORKED, "--cudamem", "--cudamem-device=cpu", "-W", "ignore")
+    outcomes = dict.fromkeys(("test_forked_process", "test_fork", "test_workers", "test_a_batch_is_kept"), "passed")
+    assert inner.outcomes == {**outcomes, "test_a_copy_is_kept": "error"}, inner.out
+    for name in outcomes:
+        assert inner.test(name).findings == ()
+        assert inner.test(name).window("call").complete
+    assert inner.test("test_forked_process").notes == ("child was forked and is not measured: start it with spawn",)
+    assert inner.test("test_workers").notes == inner.test("test_a_batch_is_kept").notes == (UNMEASURED,)
+    (found,) = inner.test("test_a_copy_is_kept").failing
+    assert (found.verdict, found.bytes) == (Verdict.REACHABLE, 4 * 2**20)
+    assert found.holder == "module test_it > KEPT (list)[2]"

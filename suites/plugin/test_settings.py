@@ -381,7 +381,7 @@ def test_header(run_inner, monkeypatch, arguments, line):
 def test_header_says_what_an_allocator_leaves_unchecked(run_inner, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
     line = next(line for line in run_inner(PASSES, "--cudamem").lines if line.startswith("cudamem: device"))
-    assert ", backend:cudaMallocAsync (leaks and cycles are not checked), torch " in line
+    assert ", backend:cudaMallocAsync (leaks are looked for among objects), torch " in line
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     assert "not checked" not in run_inner(PASSES, "--cudamem").out
 

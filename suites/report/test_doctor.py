@@ -74,7 +74,7 @@ def test_another_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     with Allocator().in_place():
         rows = dict(examine().rows)
     only = "allocator cudaMallocAsync counts allocated and reserved bytes only"
-    assert rows["cuda:0 (NVIDIA H100)"] == f"{only}; leaks and cycles are not checked"
+    assert rows["cuda:0 (NVIDIA H100)"] == f"{only}; leaks are looked for among objects"
     assert rows["cpu"] == "measured completely"
 
 

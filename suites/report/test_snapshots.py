@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.__main__ import main
+from cudamem_testing.report.snapshots.commands import VERBS
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots import export
 from cudamem_testing.snapshots.files import read_file
@@ -46,6 +47,23 @@ def test_a_training_step_of_a_card(capsys: pytest.CaptureFixture[str], monkeypat
             "(largest range 20.0 MiB, 13.0 MiB beside blocks in use)"
         ),
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file", sorted(RECORDINGS.glob("torch-*-everything.pickle.gz")), ids=lambda file: file.name[:10]
+)
+def test_every_command_reads_what_every_torch_writes(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in VERBS:
+        files = [str(file)] * (2 if verb == "diff" else 1)
+        for form in ((), ("--json",), ("--html", str(tmp_path / f"{verb}.html"))):
+            assert main(["snapshot", verb, *files, *form]) == 0
+            assert capsys.readouterr().out.strip()
+        assert (tmp_path / f"{verb}.html").stat().st_size > 1000
+    assert main(["snapshot", "convert", str(file), str(tmp_path / "again.pickle")]) == 0
+    assert read_file(tmp_path / "again.pickle").allocated == read_file(file).allocated
 
 
 def test_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

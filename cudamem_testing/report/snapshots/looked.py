@@ -114,7 +114,7 @@ class Looked:
     def why(self) -> Why | None:
         """Why the last request that failed did not fit; ``None`` if none failed."""
         self._step(f"looking for what is in the way in {self.name}")
-        return why(self.recording, self._capacity)
+        return why(self.recording, self._capacity, self.replayed)
 
     @cached_property
     def what_if(self) -> WhatIf | str:

@@ -13,6 +13,7 @@ from cudamem_testing.show.times import format_time
 from cudamem_testing.snapshots.fragmentation import Fragmentation
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
 from cudamem_testing.snapshots.whatif.text import headline, what_if_lines, why_lines
+from cudamem_testing.snapshots.whatif.why import failed_request
 
 #: Rows of a timeline, and the cells of its bars.
 MOMENTS, BAR = 24, 24
@@ -51,8 +52,9 @@ def show(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     yield looked.end_table.text(top, width)
     if looked.use is not None:
         yield str(looked.use)
-    if looked.why is not None:
-        yield f"{headline(looked.why)}: see snapshot why {looked.name}"
+    failed = failed_request(looked.recording)
+    if failed is not None:
+        yield f"{headline(failed)}: see snapshot why {looked.name}"
     said = looked.recording.notes  # by its own text
     yield from (f"note: {note}" for note in looked.notes if note not in said)
 

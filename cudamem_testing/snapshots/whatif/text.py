@@ -9,7 +9,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.times import format_time
 from cudamem_testing.snapshots.whatif.answers import WELL, Answer, WhatIf
-from cudamem_testing.snapshots.whatif.why import Obstacle, Why
+from cudamem_testing.snapshots.whatif.why import Obstacle, Request, Why
 
 _FIGURES = (Column("what"), Column("size", "right"), Column("detail"))
 _OBSTACLES = (Column("size", "right"), Column("blocks", "right"), Column("line", elastic=True), Column("age"))
@@ -30,7 +30,7 @@ def why_lines(why: Why, top: int = 10, width: int | None = None) -> Iterator[str
             yield f"   ... {count(len(why.obstacles) - top, 'more line')}: {format_size(rest)}"
 
 
-def headline(why: Why) -> str:
+def headline(why: Request) -> str:
     """``out of memory on cuda:0: 200.0 MiB requested by a.py:26 in f``."""
     text = f"out of memory on {why.device}: {format_size(why.requested)} requested"
     text += f" by {why.where}" if why.where is not None else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.pools import MAIN_POOL, Pool
+from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Replay, replay
@@ -38,7 +38,19 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Request:
+    """An allocation that failed: its bytes, its line, and where it looked for room."""
+
+    device: Device
+    event: int
+    requested: int
+    where: Frame | None
+    stream: int
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Why(Request):
     """A request that failed. Sizes in bytes; ``None`` is unknown.
 
     ``requested`` became a block of ``needed`` bytes, and a new segment for it ``segment`` bytes. ``live`` is what was
@@ -51,13 +63,7 @@ class Why:
     bytes in a row, or in whole segments if ``by_segments``, for ``moved`` bytes of live blocks.
     """
 
-    device: Device
-    event: int
     events: int
-    requested: int
-    where: Frame | None
-    stream: int
-    pool: Pool
     needed: int
     segment: int
     live: int
@@ -107,22 +113,37 @@ class _Place:
         return sum(block.size for block in self.blocks)
 
 
-def why(recording: Recording, capacity: int | None = None) -> Why | None:
-    """Why the last allocation that failed did not fit; ``None`` if the recording holds none, or is not of a card.
-
-    ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells.
-    """
+def failed_request(recording: Recording) -> Request | None:
+    """The last allocation that failed; ``None`` if the recording holds none, or is not of a card."""
     failed = failure(recording)
     if failed is None or not recording.device.is_card:
         return None
     events = recording.events
+    return Request(
+        recording.device,
+        failed,
+        events.sizes[failed],
+        recording.stacks[events.stacks[failed]].where,
+        0 if events.streams is None else events.streams[failed],
+        recording.pool(0 if events.pools is None else max(0, events.pools[failed])),
+    )
+
+
+def why(recording: Recording, capacity: int | None = None, allocated: Replay | None = None) -> Why | None:
+    """Why the last allocation that failed did not fit; ``None`` if the recording holds none, or is not of a card.
+
+    ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells; ``allocated``
+    is a replay of the recording that was made before.
+    """
+    request = failed_request(recording)
+    if request is None:
+        return None
+    events, failed, stream = recording.events, request.event, request.stream
     prepared = prepare(recording, capacity)
-    size = events.sizes[failed]
-    needed = round_size(size, recording.settings)
-    stream = 0 if events.streams is None else events.streams[failed]
+    needed = round_size(request.requested, recording.settings)
     pool = 0 if events.pools is None else max(0, events.pools[failed])
     active = replay(recording, "active")
-    allocated = replay(recording)
+    allocated = replay(recording) if allocated is None else allocated
     live, busy = allocated.totals[failed], active.totals[failed]
     places = [*_places(recording, active, failed)]
     small = needed <= LARGEST_SMALL
@@ -133,13 +154,13 @@ def why(recording: Recording, capacity: int | None = None) -> Why | None:
         mine, main, needed, _missing(prepared.capacity, segment, prepared.reserved[failed])
     )
     return Why(
-        device=recording.device,
+        device=request.device,
         event=failed,
         events=len(events),
-        requested=size,
-        where=recording.stacks[events.stacks[failed]].where,
+        requested=request.requested,
+        where=request.where,
         stream=stream,
-        pool=recording.pool(pool) if pool else MAIN_POOL,
+        pool=request.pool,
         needed=needed,
         segment=segment,
         live=live,
