@@ -228,6 +228,12 @@ def effective(budgets: Sequence[Budget], device: Device) -> tuple[Limit, ...]:
     return tuple(sorted(found, key=lambda limit: (order[limit.metric], limit.side != "at most")))
 
 
+def clashes(budgets: Sequence[Budget]) -> list[str]:
+    """The contradictions of several budgets of one test on each device, sorted."""
+    scopes = {limit.device or Device("cpu") for one in budgets for limit in one.limits}
+    return sorted({clash for scope in scopes for clash in contradictions(effective(budgets, scope))})
+
+
 def contradictions(limits: Iterable[Limit]) -> list[str]:
     """Messages for lower bounds above the upper bound of the same metric on the same device."""
     one = Budget(tuple(limits))

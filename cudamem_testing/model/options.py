@@ -113,6 +113,16 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def flags_for_baselines(settings: Settings, *, require: bool) -> list[str]:
+    """The flags of a run that only have an effect on baselines; ``require`` is whether the command line needs them."""
+    return [
+        *(["--cudamem-baseline=require"] if require else []),
+        *([f"--cudamem-repeat={settings.repeat}"] if settings.repeat > 1 else []),
+        *(["--cudamem-update=baselines"] if "baselines" in settings.update and settings.update != {*RECORDED} else []),
+        *(["--cudamem-prune"] if settings.prune and "expected" not in settings.update else []),
+    ]
+
+
 def has_ini(name: str) -> bool:
     """Whether the ini file can have a setting."""
     return name == FIRST_USE or any(option.name == name and option.ini for option in OPTIONS)

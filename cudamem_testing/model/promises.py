@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -127,6 +127,15 @@ def promised(
     others = tuple(sorted((name, _identified(value)) for name, value in parameters.items() if name != over))
     device = given.get("device")
     return PromisedSize(test, others, str(over), size, (), promise.text, device and str(device))
+
+
+def with_all_sizes(found: Iterable[PromisedSize]) -> list[PromisedSize]:
+    """Promises with all sizes that the tests of one function and of equal other parameters have."""
+    found = [*found]
+    sizes: dict[object, set[int]] = {}
+    for one in found:
+        sizes.setdefault((one.test, one.others), set()).add(one.size)
+    return [one._replace(sizes=tuple(sorted(sizes[one.test, one.others]))) for one in found]
 
 
 def _only_size(promise: Promise, parameters: Mapping[str, object]) -> str:

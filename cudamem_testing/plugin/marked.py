@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
 from cudamem_testing.model.changes import comparison
-from cudamem_testing.model.devices import Device
-from cudamem_testing.model.limits import Budget, LimitError, budget, called, contradictions, effective
+from cudamem_testing.model.limits import Budget, LimitError, budget, called, clashes
 from cudamem_testing.model.override import merged, override
-from cudamem_testing.model.promises import PromisedSize, promised
+from cudamem_testing.model.promises import PromisedSize, promised, with_all_sizes
+from cudamem_testing.model.repeatable import warmup_refusal
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.markers import BASELINE, BUDGET, OVERRIDE, SCALING, fixture_names
 from cudamem_testing.plugin.marks import nearest_first, place_of, without_parameters
 from cudamem_testing.static import type_name
 
 T = TypeVar("T")
-REPEATING = {  # fixtures and markers of plugins for which each run of a body is a measurement
-    "subtests": "subtests",
-    "benchmark": "pytest-benchmark",
-    "codspeed_benchmark": "pytest-codspeed",
-}
 
 
 def problems_of(carriers: Mapping[str, Sequence[pytest.Item]], default: Budget | None) -> list[str]:
@@ -67,24 +60,6 @@ def _typed(item: pytest.Item, name: str, make: Callable[..., T], example: str) -
     return found
 
 
-def _warmup_refusal(item: pytest.Item) -> str | None:
-    """Why the body of a test cannot be run more than once; ``None`` when it can."""
-    if not isinstance(item, pytest.Function):
-        return f"a {type_name(item)} has no body to repeat"
-    unittest = sys.modules.get("unittest")
-    if unittest is not None and item.cls is not None and issubclass(item.cls, unittest.TestCase):
-        return "a unittest.TestCase cannot run its method twice"
-    body = item.obj
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-        return "an async test is run by its own plugin"
-    if hasattr(body, "hypothesis"):
-        return "hypothesis already repeats the body"
-    for name, owner in REPEATING.items():
-        if name in fixture_names(item) or item.get_closest_marker(name) is not None:
-            return f"{owner} would count the repetitions"
-    return None
-
-
 def _override(item: pytest.Item) -> list[str]:
     """Put what a test overrides into its stash."""
     item.stash[keys.OVERRIDE] = merged(_typed(item, OVERRIDE, override, "leaks"))
@@ -95,11 +70,8 @@ def _budgets(item: pytest.Item, outer: tuple[Budget, ...]) -> list[str]:
     """Put a test's budgets into its stash; what is wrong with them together."""
     make = partial(budget, source=f"@pytest.mark.{BUDGET}")
     found = item.stash[keys.BUDGETS] = tuple(_typed(item, BUDGET, make, "peak"))
-    all_ = (*found, *outer)
-    scopes = {limit.device or Device("cpu") for one in all_ for limit in one.limits}
-    clashes = {clash for scope in scopes for clash in contradictions(effective(all_, scope))}
     place = without_parameters(item)
-    problems = [f"{place}: {BUDGET} {clash}" for clash in sorted(clashes)]
+    problems = [f"{place}: {BUDGET} {clash}" for clash in clashes((*found, *outer))]
     return problems + (_unrepeatable(item, BUDGET) if any(one.warmup for one in found) else [])
 
 
@@ -112,24 +84,26 @@ def _compare(item: pytest.Item) -> list[str]:
 def _promises(items: Sequence[pytest.Item]) -> list[str]:
     """Put the promises of growth of marked tests into their stash; a line for each wrong marker."""
     problems: list[str] = []
-    groups: dict[object, list[tuple[pytest.Item, PromisedSize]]] = {}
+    found: list[PromisedSize] = []
     for item in items:
         mark = next(nearest_first(item, SCALING))
-        spec: Any = getattr(item, "callspec", None)
-        parameters = {} if spec is None else spec.params
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
         try:
-            found = promised(without_parameters(item), parameters, mark.args, mark.kwargs)
+            found.append(promised(without_parameters(item), parameters, mark.args, mark.kwargs))
         except (TypeError, ValueError) as error:
             problems.append(f"{place_of(item, mark)}: {SCALING}: {error}")
-        else:
-            groups.setdefault((found.test, found.others), []).append((item, found))
-    for some in groups.values():
-        sizes = tuple(sorted({found.size for _, found in some}))
-        for item, found in some:
-            item.stash[keys.PROMISE] = found._replace(sizes=sizes)
+    if not problems:
+        for item, one in zip(items, with_all_sizes(found), strict=True):
+            item.stash[keys.PROMISE] = one
     return problems
 
 
 def _unrepeatable(item: pytest.Item, name: str) -> list[str]:
-    refusal = _warmup_refusal(item)
+    if isinstance(item, pytest.Function):
+        names = fixture_names(item)
+        refusal = warmup_refusal(
+            item.obj, item.cls, lambda name: name in names or item.get_closest_marker(name) is not None
+        )
+    else:
+        refusal = f"a {type_name(item)} has no body to repeat"
     return [] if refusal is None else [f"{without_parameters(item)}: {name} warmup is not possible: {refusal}"]

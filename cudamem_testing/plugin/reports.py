@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.run.session import Session
 
-DUMPED = pytest.StashKey[int]()
-
 
 class Reports:
     """The reports of a session's tests.
@@ -110,16 +108,10 @@ class Reports:
 
     def _dump(self, item: pytest.Item, report: pytest.TestReport, folder: Path) -> None:
         """Write snapshots of a measured test at its first failure; a later one shows less."""
-        session = self._session
-        attempt = session.attempts.get(id_without_group(item))
-        if attempt is None or item.stash.get(DUMPED, None) == attempt:
-            return
-        item.stash[DUMPED] = attempt
-        said = session.evidence.dump(folder, item.nodeid)
-        report.sections.append(("cudamem snapshot", printable("\n".join(said))))
-        if session.running is not None:
-            session.running.notes += said
-        elif self.record is not None:
+        said = self._session.dump(folder, id_without_group(item), item.nodeid)
+        if said:
+            report.sections.append(("cudamem snapshot", printable("\n".join(said))))
+        if self._session.running is None and self.record is not None:
             self.record = self.record.but(notes=(*self.record.notes, *said))
 
     @pytest.hookimpl(wrapper=True)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cudamem_testing.model.options import flag_of
-from cudamem_testing.model.settings import RECORDED
+from cudamem_testing.model.options import flag_of, flags_for_baselines
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.settings import OF_MEASURED_TESTS
 
@@ -40,12 +39,7 @@ def _has_workers(config: pytest.Config) -> bool:
 
 
 def _without_markers(config: pytest.Config, settings: Settings, items: Sequence[pytest.Item]) -> Iterator[str]:
-    flags = [
-        *(["--cudamem-baseline=require"] if config.getoption("cudamem_baseline") == "require" else []),
-        *([f"--cudamem-repeat={settings.repeat}"] if settings.repeat > 1 else []),
-        *(["--cudamem-update=baselines"] if "baselines" in settings.update and settings.update != {*RECORDED} else []),
-        *(["--cudamem-prune"] if settings.prune and "expected" not in settings.update else []),
-    ]
+    flags = flags_for_baselines(settings, require=config.getoption("cudamem_baseline") == "require")
     if flags and not any(keys.COMPARISON in item.stash for item in items):
         marker = f"@pytest.mark.{markers.BASELINE}"
         yield from (f"{flag} requires --cudamem, or a test with {marker}: none is selected" for flag in flags)

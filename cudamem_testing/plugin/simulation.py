@@ -15,7 +15,6 @@ from cudamem_testing.plugin import keys
 
 Wrapper = Generator[None, object, object]
 
-
 NEEDS_CARDS = "is for simulated cards alone: run it with --cudamem-device=simulated"
 
 

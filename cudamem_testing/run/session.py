@@ -111,6 +111,7 @@ class Session:
         self.unchecked: Counter[Unchecked] = Counter()
         self.running: Running | None = None
         self.attempts: dict[str, int] = {}
+        self._dumped: dict[str, int] = {}
         self._say, self._early = say, early
         self._leaked: dict[str, list[Entrusted]] = {}
         self._shared = SharedWindows()
@@ -253,6 +254,20 @@ class Session:
         found = [of_skipped(one) for one in found] if skipped else found
         self.running.findings += found
         return found
+
+    def dump(self, folder: Path, test: str, nodeid: str) -> list[str]:
+        """Write snapshots of a measured test at its first failure (a later one shows less): what was written or not.
+
+        ``nodeid`` names the files; it may have a group that the id of the ``test`` has not.
+        """
+        attempt = self.attempts.get(test)
+        if attempt is None or self._dumped.get(test) == attempt:
+            return []
+        self._dumped[test] = attempt
+        said = self.evidence.dump(folder, nodeid)
+        if self.running is not None:
+            self.running.notes += said
+        return said
 
     def drop(self, left: dict[str, Any]) -> None:
         """Drop the values of wider fixtures, as pytest is about to, outside the test's own window."""
