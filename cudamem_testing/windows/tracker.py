@@ -83,7 +83,8 @@ class Tracker:
             windows = self._windows(span, reads) if innermost else self._end(span, reads)
             span.name, span.notes, span.still = name, (), 0
             if innermost:
-                span.levels.update({recorder: _Level(counters) for recorder, counters in reads})
+                for recorder, counters in reads:
+                    span.levels[recorder] = _Level(counters)
             else:
                 self._start(span, reads)
             return windows
