@@ -95,16 +95,23 @@ class Call {
   };
 
   void call() {
-    if (values_) {
-      op_.callBoxed(&stack_);
-      return;
-    }
     try {
       op_.callBoxed(&stack_);
-    } catch (const c10::NotImplementedError&) {
+    } catch (const c10::NotImplementedError& error) {
+      if (values_) no_kernel(error);
       if (!schema_.returns().empty()) needs_values(schema_.name());
       stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to compute
     }
+  }
+
+  // The CPU cannot do it, or not with this type; a card may.
+  [[noreturn]] void no_kernel(const c10::NotImplementedError& error) const {
+    const std::string reason = error.what_without_backtrace();
+    if (reason.rfind("a simulated card", 0) == 0) throw error;
+    const bool known = reason.rfind("Could not run", 0) != 0;
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no kernel for ", op_.operator_name(), ": run this on a real card",
+                                known ? " (the CPU: " + reason.substr(0, reason.find('\n')) + ")" : "");
+    std::abort();
   }
 
   void show(c10::IValue& value, const c10::Argument& argument) {
