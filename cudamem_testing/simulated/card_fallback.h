@@ -60,6 +60,10 @@ struct InsideKernel {
 inline void no_sparse(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no sparse tensors: run this on a real card");
 }
+inline void no_nested(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no nested tensors but those of layout torch.jagged: ",
+                              "run this on a real card");
+}
 inline void no_collectives(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no collectives (NCCL, Gloo): run this on a real card");
 }
@@ -169,7 +173,7 @@ class Call {
   // Operators that take indices, lengths or learning rates on the host with tensors on the card.
   bool takes_host() const {
     const std::string& name = schema_.name();
-    return name.find("index") != std::string::npos || name.find("_foreach") != std::string::npos ||
+    return name == "aten::index" || name == "aten::_unsafe_index" || name.find("index_put") != std::string::npos || name.find("_foreach") != std::string::npos ||
            name.find("_fused") != std::string::npos || name.find("ctc") != std::string::npos ||
            name.find("pack") != std::string::npos || name.find("rnn") != std::string::npos ||
            name.find("set_") != std::string::npos || name.find("split") != std::string::npos;
@@ -204,6 +208,7 @@ class Call {
 
   at::Tensor bring(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_cuda()) return tensor;
+    if (tensor.is_nested()) no_nested(op_, {}, nullptr);
     if (tensor.layout() != c10::kStrided) no_sparse(op_, {}, nullptr);
     for (const Pair& pair : pairs_) {
       if (pair.shown.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return pair.card;

@@ -87,3 +87,11 @@ def test_random_programs_have_the_cpus_values_and_events() -> None:
     found = run("programs", "0", "25")
     assert (found["programs"], found["values"], found["counters"]) == (50, [], [])
     assert found["tensors"] > 200
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_code_of_users_runs_or_is_refused_in_one_line() -> None:
+    found = run("snippets")
+    assert found["wrong"] == {}
+    assert found["snippets"] >= 59

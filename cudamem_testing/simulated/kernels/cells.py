@@ -58,8 +58,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     def gru_cell(
         of_input: Tensor, of_state: Tensor, hx: Tensor, bias: Tensor | None = None, bias_of_state: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        hy = torch.empty_like(hx, memory_format=CONTIGUOUS)
         kept = empty(hx, (hx.shape[0], 5 * hx.shape[1]))
+        hy = torch.empty_like(hx, memory_format=CONTIGUOUS)
         if memory.values:
             ours, theirs = gates((of_input, of_state), (bias, bias_of_state))
             (r, z, n), (hr, hz, hn) = ours.chunk(3, 1), theirs.chunk(3, 1)
