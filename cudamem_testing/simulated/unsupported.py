@@ -23,7 +23,7 @@ def unsupported(error: BaseException) -> str | None:
     for one in together(error):
         if is_a(one, SimulatedCardError):
             return str(one)
-        if is_one_of(one, RuntimeError, OSError):
+        if is_one_of(one, RuntimeError, OSError, TypeError):
             text = str(one)
             for part, reason in NEEDS.items():
                 if part in text:

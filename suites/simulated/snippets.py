@@ -49,7 +49,7 @@ def close(found: Any, expected: Any) -> None:
 
 def wrong(snippet: Snippet) -> str | None:
     """What is not as the snippet says."""
-    from cudamem_testing.plugin.simulation import unsupported
+    from cudamem_testing.simulated.unsupported import unsupported
 
     linecache.cache[snippet.name] = (
         len(snippet.code),

@@ -91,7 +91,7 @@ def test_random_programs_have_the_cpus_values_and_events() -> None:
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_code_of_users_runs_or_is_refused_in_one_line() -> None:
+def test_code_of_users_runs_or_is_refused() -> None:
     found = run("snippets")
     assert found["wrong"] == {}
     assert found["snippets"] >= 59
