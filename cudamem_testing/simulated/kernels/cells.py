@@ -12,6 +12,7 @@ import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
 from cudamem_testing.simulated.kernels.memory import Memory, bytes_of, empty
+from cudamem_testing.torch_api import cuda_build
 
 Tensor = torch.Tensor
 CONTIGUOUS = torch.contiguous_format
@@ -116,7 +117,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         if memory.values:
             given = [host(one) for one in (grad, scores, targets)]
             more = host(loss), host(rest[0]), *rest[1:]
-            fill(found, torch.ops.aten._ctc_loss_backward(*given, lengths, sizes, *more))
+            fill(found, cuda_build.ctc_loss_backward(*given, lengths, sizes, *more))
         return found
 
     return {
