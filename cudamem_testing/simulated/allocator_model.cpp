@@ -15,21 +15,21 @@ using namespace cudamem;
 
 namespace {
 
-// Addresses without memory behind them: the lowest that fit, as CUDA's driver returns them.
+// Addresses without memory behind them, below those that were recorded.
 class Addresses final : public Driver {
  public:
   explicit Addresses(size_t total) : total_(total) {}
 
   char* take(size_t size) override {
     if (size > free()) return nullptr;
-    taken_ += size;
-    char* const at = ranges_.take(size);
-    return at ? at : advance(size);
+    char* const at = addresses_.take(size);
+    if (at) taken_ += size;
+    return at;
   }
 
   void give(char* at, size_t size) override {
     taken_ -= size;
-    ranges_.add(at, size);
+    if (is_own(at)) addresses_.give(at, size);
   }
 
   char* reserve(size_t size) override { return advance(size); }
@@ -45,6 +45,11 @@ class Addresses final : public Driver {
   size_t free() const override { return taken_ < total_ ? total_ - taken_ : 0; }
 
  private:
+  static bool is_own(const char* at) {
+    const auto place = reinterpret_cast<uintptr_t>(at);
+    return place >= kLowest && place < kLowest + kSize;
+  }
+
   char* advance(size_t size) {
     char* const at = reinterpret_cast<char*>(next_);
     next_ += size;
@@ -53,8 +58,9 @@ class Addresses final : public Driver {
 
   const size_t total_;
   size_t taken_ = 0;
-  uintptr_t next_ = uintptr_t{1} << 60;  // far from every recorded address
-  FreeRanges ranges_;
+  static constexpr uintptr_t kLowest = uintptr_t{1} << 42, kSize = uintptr_t{1} << 44;  // segments are recorded above
+  uintptr_t next_ = uintptr_t{1} << 60;  // of ranges that are filled in parts; far from every recorded address
+  AddressSpace addresses_{reinterpret_cast<char*>(kLowest), kSize};
 };
 
 // An event of the record completes a free that waits for another stream; each such free waits for a separate stream.

@@ -15,11 +15,14 @@ struct AttentionCard {
 };
 inline AttentionCard& attention_card = *new AttentionCard;
 
+inline bool is_dense_along(const at::Tensor& tensor) { return tensor.stride(-1) == 1; }
+
 inline int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                      const std::optional<at::Tensor>& mask, double, bool, std::optional<double>, bool) {
+                      const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double>, bool) {
   const auto& context = at::globalContext();
   const auto found = [&]() -> Attention {
-    if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || !query.numel() || !key.numel()) {
+    if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || !query.numel() || !key.numel() ||
+        query.size(0) != key.size(0) || query.size(0) != value.size(0) || key.size(1) != value.size(1)) {
       return Attention::written_out;
     }
     const bool half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
@@ -27,12 +30,19 @@ inline int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::
     const bool masked = mask.has_value() && mask->defined();
     const bool learned = masked && mask->requires_grad();
     const bool grouped = query.size(1) != key.size(1);
-    const auto width = query.size(3), values = value.size(3);
-    if (attention_card.hopper && half && !learned && width % 8 == 0 && values % 8 == 0 && width <= 256 &&
-        values <= 256 && context.userEnabledCuDNNSDP()) {
+    const auto width = query.size(3), values = value.size(3), asked = query.size(2), read = key.size(2);
+    // A bias that was transposed, as relative positions are, suits none of the kernels.
+    if (!is_dense_along(query) || !is_dense_along(key) || !is_dense_along(value) || (masked && !is_dense_along(*mask))) {
+      return Attention::written_out;
+    }
+    const bool narrow = (width <= 128 && values <= 128) || (width == 192 && values == 128);
+    const bool deterministic = context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
+    if (attention_card.hopper && half && !learned && !deterministic && width % 8 == 0 && values % 8 == 0 && narrow &&
+        read > 1 && (dropout == 0 || asked > 1) && context.userEnabledCuDNNSDP()) {
       return Attention::cudnn;
     }
-    if (attention_card.ampere && half && !masked && width == values && width <= 256 && context.userEnabledFlashSDP()) {
+    if (attention_card.ampere && half && !masked && width == values && width <= 256 && (!causal || asked == read) &&
+        context.userEnabledFlashSDP()) {
       return Attention::flash;
     }
     const auto step = half ? 8 : 4;

@@ -60,6 +60,10 @@ struct InsideKernel {
 inline void no_sparse(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no sparse tensors: run this on a real card");
 }
+inline void no_nested(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no nested tensors but those of layout torch.jagged: ",
+                              "run this on a real card");
+}
 inline void no_collectives(const c10::OperatorHandle&, c10::DispatchKeySet, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no collectives (NCCL, Gloo): run this on a real card");
 }
@@ -95,16 +99,23 @@ class Call {
   };
 
   void call() {
-    if (values_) {
-      op_.callBoxed(&stack_);
-      return;
-    }
     try {
       op_.callBoxed(&stack_);
-    } catch (const c10::NotImplementedError&) {
+    } catch (const c10::NotImplementedError& error) {
+      if (values_) no_kernel(error);
       if (!schema_.returns().empty()) needs_values(schema_.name());
       stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to compute
     }
+  }
+
+  // The CPU cannot do it, or not with this type; a card may.
+  [[noreturn]] void no_kernel(const c10::NotImplementedError& error) const {
+    const std::string reason = error.what_without_backtrace();
+    if (reason.rfind("a simulated card", 0) == 0) throw error;
+    const bool known = reason.rfind("Could not run", 0) != 0;
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no kernel for ", op_.operator_name(), ": run this on a real card",
+                                known ? " (the CPU: " + reason.substr(0, reason.find('\n')) + ")" : "");
+    std::abort();
   }
 
   void show(c10::IValue& value, const c10::Argument& argument) {
@@ -162,7 +173,7 @@ class Call {
   // Operators that take indices, lengths or learning rates on the host with tensors on the card.
   bool takes_host() const {
     const std::string& name = schema_.name();
-    return name.find("index") != std::string::npos || name.find("_foreach") != std::string::npos ||
+    return name == "aten::index" || name == "aten::_unsafe_index" || name.find("index_put") != std::string::npos || name.find("_foreach") != std::string::npos ||
            name.find("_fused") != std::string::npos || name.find("ctc") != std::string::npos ||
            name.find("pack") != std::string::npos || name.find("rnn") != std::string::npos ||
            name.find("set_") != std::string::npos || name.find("split") != std::string::npos;
@@ -197,6 +208,7 @@ class Call {
 
   at::Tensor bring(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_cuda()) return tensor;
+    if (tensor.is_nested()) no_nested(op_, {}, nullptr);
     if (tensor.layout() != c10::kStrided) no_sparse(op_, {}, nullptr);
     for (const Pair& pair : pairs_) {
       if (pair.shown.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return pair.card;

@@ -20,6 +20,8 @@ void put_operators() {
     libraries.push_back(std::make_unique<Library>(Library::IMPL, "_", key, __FILE__, __LINE__));
     libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&no_sparse>());
   }
+  libraries.push_back(std::make_unique<Library>(Library::IMPL, "_", c10::DispatchKey::NestedTensorCUDA, __FILE__, __LINE__));
+  libraries.back()->fallback(torch::CppFunction::makeFromBoxedFunction<&no_nested>());
   if (c10::Dispatcher::singleton().findSchema({"c10d::allreduce_", ""})) {
     struct : c10::WarningHandler {
       void process(const c10::Warning&) override {}

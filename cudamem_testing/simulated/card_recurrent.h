@@ -6,7 +6,6 @@
 
 namespace at::autocast {  // torch's header for these takes seconds to compile
 TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
-TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
 }  // namespace at::autocast
 
 namespace cudamem {
@@ -17,14 +16,26 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> run_layers(
     int64_t mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx, at::TensorList params,
     bool biases, int64_t layers, double dropout, bool train, bool both_ways, bool batch_first,
     const at::Tensor& batch_sizes = at::Tensor()) {
-  const bool cast = at::autocast::is_autocast_enabled(at::kCUDA);
-  const auto type = at::autocast::get_autocast_dtype(at::kCUDA);
+  // Autocast computes these layers in half precision, whatever type is chosen, with the weights cast into one buffer.
+  const bool cast = at::autocast::is_autocast_enabled(at::kCUDA) && params[0].scalar_type() != at::kHalf;
   const auto casted = [&](const at::Tensor& each) {
-    return cast && each.defined() && each.is_floating_point() ? each.to(type) : each;
+    return cast && each.defined() && each.is_floating_point() ? each.to(at::kHalf) : each;
   };
-  std::vector<at::Tensor> weights;
-  for (const at::Tensor& each : params) weights.push_back(casted(each));
-  const std::optional<at::Tensor> none, cell = cx.defined() ? std::optional<at::Tensor>(casted(cx)) : none;
+  std::vector<at::Tensor> weights(params.begin(), params.end());
+  std::optional<at::Tensor> none, buffer;
+  if (cast) {
+    int64_t whole = 0, at = 0;
+    for (const at::Tensor& each : params) whole += each.numel();
+    buffer = params[0].detach().new_empty({whole}, params[0].options().dtype(at::kHalf).requires_grad(false));
+    for (at::Tensor& each : weights) {
+      at::Tensor place = buffer->new_empty({0});
+      place.set_(buffer->storage(), at, each.sizes(), {});
+      at += each.numel();
+      each = place.copy_(each);
+    }
+  }
+  const std::optional<at::Tensor> cell = cx.defined() ? std::optional<at::Tensor>(casted(cx)) : none;
+  const at::Tensor state = casted(hx), values = casted(input);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const bool projected = cx.defined() && cx.size(2) != hx.size(2);
   std::vector<c10::SymInt> sizes;  // the sizes of the steps of a packed sequence, on the host
@@ -32,8 +43,8 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> run_layers(
     const auto* const from = batch_sizes.const_data_ptr<int64_t>();
     sizes.assign(from, from + batch_sizes.numel());
   }
-  auto [output, last, last_cell, reserve, buffer] = at::_ops::_cudnn_rnn::call(
-      casted(input), weights, (biases ? 4 : 2) + projected, none, casted(hx), cell, mode,
+  auto [output, last, last_cell, reserve, kept] = at::_ops::_cudnn_rnn::call(
+      values, weights, (biases ? 4 : 2) + projected, buffer, state, cell, mode,
       projected ? cx.size(2) : hx.size(2), projected ? hx.size(2) : 0, layers, batch_first, dropout, train, both_ways,
       sizes, none);
   return {output, last, last_cell};

@@ -18,12 +18,13 @@ namespace cudamem {
 
 inline int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.itemsize()); }
 
-// Memory that a kernel uses while it runs.
+// Memory that a kernel uses while it runs; what it allocates last it frees first.
 inline void passing(const Sizes& sizes) {
   std::vector<c10::DataPtr> held;
   for (const int64_t size : sizes) {
     if (size > 0) held.push_back(allocator_of_card().allocate(static_cast<size_t>(size)));
   }
+  while (!held.empty()) held.pop_back();
 }
 
 // --- cuBLAS ---

@@ -162,7 +162,7 @@ EXPORT int64_t cudamem_card_stats(int64_t card, int64_t* into) {
 EXPORT void cudamem_card_reset_peaks(int64_t card) { allocator.resetPeakStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void cudamem_card_reset_sums(int64_t card) { allocator.resetAccumulatedStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void cudamem_card_clear_workspaces() { clear_workspaces(); }
-// Memory of a card that a kernel in Python uses while it runs.
+// Memory of a card that a kernel in Python uses while it runs; what it allocates last it frees first.
 EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t count) {
   return safely([&] {
     const OnCard on(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(card)));
@@ -170,6 +170,7 @@ EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t co
     for (int64_t at = 0; at < count; ++at) {
       if (wanted[at] > 0) held.push_back(allocator.allocate(static_cast<size_t>(wanted[at])));
     }
+    while (!held.empty()) held.pop_back();
     return int64_t{0};
   });
 }

@@ -11,6 +11,8 @@ NEEDS = {
     "a simulated card has no ": None,  # its own words
     "doesn't have NCCL built in": "a simulated card has no NCCL: run this on a real card",
     "Could not find any NVRTC library": "a simulated card compiles no CUDA kernels: run this on a real card",
+    "CUDA is not available": "a simulated card shares no memory with other processes: run this on a real card",
+    "type torch.cuda.": "a simulated card has no types such as torch.cuda.FloatTensor: run this on a real card",
     "CUDA_HOME environment variable is not set": "a simulated card runs no CUDA extensions: run this on a real card",
     "Cannot find a working triton installation": "a simulated card runs no Triton kernels: run this on a real card",
 }
@@ -21,7 +23,7 @@ def unsupported(error: BaseException) -> str | None:
     for one in together(error):
         if is_a(one, SimulatedCardError):
             return str(one)
-        if is_one_of(one, RuntimeError, OSError):
+        if is_one_of(one, RuntimeError, OSError, TypeError):
             text = str(one)
             for part, reason in NEEDS.items():
                 if part in text:

@@ -375,3 +375,17 @@ def load_shape_kernels() -> None:
 
 #: Held while the process enters or leaves a simulation.
 entering_simulation = threading.RLock()
+
+
+def attention_written_out(*arguments: Any, **options: Any) -> Any:
+    """The result of attention as torch writes it out, without the choice of a kernel."""
+    import torch
+
+    return torch._scaled_dot_product_attention_math(*arguments, **options)[0]
+
+
+def ctc_loss_backward(*arguments: Any) -> Any:
+    """The gradient of the CPU's CTC loss."""
+    import torch
+
+    return torch.ops.aten._ctc_loss_backward(*arguments)

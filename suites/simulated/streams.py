@@ -29,13 +29,26 @@ def compared(setting: str, card: dict[str, Any]) -> dict[str, Any]:
 
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[setting]
     with simulated_cuda("h200", values=False):
-        mine = record_requests(setting)[setting]
+        mine = dict(record_requests([], setting))[setting]
     expected, found = (kinds(one["events"], one["streams"]) for one in (card, mine))
     same = next((at for at, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(expected))
     different = set()
     for (_, before), (_, after) in zip(card["stats"], mine["stats"], strict=True):
         different |= {name for name in before if before[name] != after[name]}
-    return {"events": len(expected), "found": len(found), "same": same, "different": sorted(different)}
+    places = [_from_the_first(one["events"]) for one in (card, mine)]
+    return {
+        "events": len(expected),
+        "found": len(found),
+        "same": same,
+        "different": sorted(different),
+        "addresses": places[0] == places[1],
+    }
+
+
+def _from_the_first(events: list[list[Any]]) -> list[int]:
+    """Addresses of segments from that of the first: how the driver places them. Expandable segments have none."""
+    places = [one[1] for one in events if one[0] in "Ss"]
+    return [one - places[0] for one in places]
 
 
 def main(*settings: str) -> None:

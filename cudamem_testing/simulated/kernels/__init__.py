@@ -1,4 +1,5 @@
-"""Operators whose kernels on a card take memory in ways of their own: attention, convolutions, recurrent layers, norms.
+"""Operators whose kernels on a card take memory in ways of their own: attention, convolutions, recurrent
+layers, norms; and those that torch has for CUDA alone.
 
 Each module says what it allocates, in the order in which a card was recorded to (``fixtures/simulated/``), and computes
 the values with the CPU's kernels over the same memory. PYTEST_DONT_REWRITE
@@ -17,12 +18,12 @@ def register(native: NativeCard, card: CardModel) -> Callable[[], None]:
     """Register all of them; what takes them out again. Imports torch."""
     import torch
 
-    from cudamem_testing.simulated.kernels import attention, convolution, indexing, norms, recurrent
+    from cudamem_testing.simulated.kernels import attention, cells, convolution, indexing, norms, recurrent
     from cudamem_testing.simulated.kernels.memory import Memory
 
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     memory = Memory(native)
-    for module in (attention, convolution, indexing, norms, recurrent):
+    for module in (attention, cells, convolution, indexing, norms, recurrent):
         for name, kernel in module.kernels(memory, card).items():
             library.impl(name, kernel, "CUDA")
     leave: Callable[[], None] = library._destroy

@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
-from cudamem_testing.simulated.kernels.memory import Memory, bytes_of, empty
+from cudamem_testing.simulated.kernels.memory import MIB, Memory, empty
 
 Tensor = torch.Tensor
 RELU, TANH, LSTM, GRU = range(4)
 #: What cuDNN keeps of a step for backward, in states of a layer.
 KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
-#: A workspace, in bytes and parts of weights and of a layer's states.
-FIXED, FIXED_HALF, OF_WEIGHTS, OF_STATES = 20_420_000, 18_600_000, 2.25, 1.39
+#: A workspace has so many bytes for each layer and way, beside what depends on shapes.
+FIXED = 8 * MIB
+#: Gates, and states of a batch that a layer keeps in its workspace.
+GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
+KEPT_STATES = {RELU: 5, TANH: 5, LSTM: 10, GRU: 5}
+#: Elements that the forward pass takes more where the width is no multiple of 64, not in bfloat16.
+OF_UNEVEN = 1_000_000
 
 
 class Layers(NamedTuple):
@@ -51,6 +56,27 @@ class Layers(NamedTuple):
         batch, steps = (x.shape[0], x.shape[1]) if self.batch_first else (x.shape[1], x.shape[0])
         return steps, batch, self.out
 
+    def reserve(self, x: Tensor) -> int:
+        """Bytes that backward needs: steps of each layer, what passes from layer to layer, and masks of one bit."""
+        if not self.train:
+            return 0
+        ways, between = 2 if self.both_ways else 1, self.number - 1
+        states = self.steps(x) * self.hidden
+        masks = ways * ways * between * states // 8 if self.dropout > 0 else 0
+        return ways * (self.number * KEPT[self.mode] + between) * states * x.element_size() + masks + 256
+
+    def workspace(self, x: Tensor, weights: Sequence[Tensor], forward: bool) -> int:
+        """Bytes; exact for one and two layers of a width that is a multiple of 64, 4 % too few for three."""
+        ways = 2 if self.both_ways else 1
+        batch = self.batch_sizes[0] if self.batch_sizes else x.shape[0 if self.batch_first else 1]
+        states = self.steps(x) * self.hidden * ways
+        widest = max(x.numel(), states if self.number > 1 else 0)
+        elements = sum(one.numel() for one in weights if one.dim() > 1) + (GATES[self.mode] + ways) * states
+        elements += x.numel() + widest + KEPT_STATES[self.mode] * self.number * ways * batch * self.hidden
+        if forward and self.hidden % 64 and x.dtype != torch.bfloat16:
+            elements += OF_UNEVEN
+        return FIXED * self.number * ways + 256 + 8 * batch + elements * x.element_size()
+
     def run(self, x: Tensor, weights: Sequence[Tensor], stride: int, hx: Tensor, cx: Tensor | None) -> list[Tensor]:
         """The CPU's result: output, last state, last cell."""
         rest: tuple[Any, ...] = (stride > 3, self.number, self.dropout, self.train, self.both_ways)
@@ -78,11 +104,6 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             at += one.numel()
         return buffer
 
-    def workspace(near: Tensor, weights: Sequence[Tensor], states: int) -> None:
-        of_weights = sum(map(bytes_of, weights))
-        fixed = FIXED_HALF if near.element_size() == 2 else FIXED
-        memory.passing(near, int(fixed + OF_WEIGHTS * of_weights + OF_STATES * states * near.element_size()))
-
     def forward(
         x: Tensor,
         weights: Sequence[Tensor],
@@ -93,24 +114,19 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         *how: Any,
     ) -> tuple[Tensor, ...]:
         layers = Layers(*how[:9])
-        ways = 2 if layers.both_ways else 1
-        states = layers.steps(x) * layers.hidden
         whole = sum(one.numel() for one in weights) * x.element_size()
-        if buffer is None and (x.element_size() == 2 or weights[0].untyped_storage().nbytes() == whole):
-            buffer = weights[0].detach()  # they are in one buffer already, or were cast into one
+        if buffer is None and weights[0].untyped_storage().nbytes() == whole:
+            buffer = weights[0].detach()  # they lie in one buffer already
         if buffer is None:
             buffer = empty(x, (sum(one.numel() for one in weights),))
         held = torch.empty(x.shape, dtype=x.dtype, device=x.device) if layers.batch_first else None
         out = empty(x, layers.shape(x))
         last = torch.empty_like(hx)
         cell = torch.empty_like(cx) if cx is not None else empty(x, (0,))
-        workspace(x, weights, states)
-        kept = 0
-        if layers.train:
-            kept = ways * (layers.number * KEPT[layers.mode] + (layers.number - 1) * (layers.dropout > 0)) * states
-            kept = kept * x.element_size() + 8256
+        workspace = empty(x, (layers.workspace(x, weights, True),), torch.uint8)
+        kept = layers.reserve(x)
         reserve = empty(x, (kept,), torch.uint8)
-        del held
+        del workspace, held
         if layers.batch_first:
             out = out.transpose(0, 1)
         if memory.values:
@@ -139,19 +155,25 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         *how: Any,
     ) -> tuple[Any, ...]:
         layers, reserve = Layers(*how[:9]), how[10]
-        states = layers.steps(x) * layers.hidden
         zeros = [torch.empty_like(hx) for one in (grad_last, grad_cell if cx is not None else hx) if one is None]
         held = [torch.empty_like(x), torch.empty_like(out)] if layers.batch_first else []
-        into_x, into_hx = torch.empty_like(x), torch.empty_like(hx)
+        steps_first = x.transpose(0, 1) if layers.batch_first else x
+        into_x, into_hx = empty(x, steps_first.shape), torch.empty_like(hx)
+        if layers.batch_first:
+            into_x = into_x.transpose(0, 1)
         into_cx = None if cx is None else torch.empty_like(cx)
-        workspace(x, weights, states)
+        workspace = layers.workspace(x, weights, False)
+        memory.passing(x, workspace)
+        while held:
+            held.pop()
+        again = torch.empty_like(x) if layers.batch_first else None
         flat = empty(x, (sum(one.numel() for one in weights),))
         into_weights, at = [], 0
         for one in weights:
             into_weights.append(flat[at : at + one.numel()].view(one.shape))
             at += one.numel()
-        workspace(x, weights, states)
-        del held, zeros
+        memory.passing(x, workspace)
+        del again, zeros
         if memory.values:
             seed = int(host(reserve)[:8].view(torch.int64)[0])
             inputs = [host(one).detach() for one in (x, hx, *([] if cx is None else [cx]), *weights)]
