@@ -273,7 +273,7 @@ def test_another_threads_collection_waits_until_garbage_is_read(slow_look: Calla
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_process_forked_while_garbage_is_read_waits_for_nothing(slow_look: Callable[..., None]) -> None:
+def test_a_process_forked_while_garbage_is_read_does_not_wait(slow_look: Callable[..., None]) -> None:
     """The thread that reads is not in it. (That Python collects nothing there either is its own.)"""
     ended: list[int] = []
 
