@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import LimitError
     from cudamem_testing.model.sizes import format_size, parse_size
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.operators.files import OperatorFileError
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.operators.table import load_operators
+    from cudamem_testing.operators.table_files import OperatorFileError
     from cudamem_testing.ranks.child import rank
     from cudamem_testing.run.memory import Memory
     from cudamem_testing.simulated import simulated_cuda
@@ -87,7 +87,7 @@ _HOMES = {
     "LintReport": "graphs.report",
     "Memory": "run.memory",
     "MemoryProfile": "trace.profile",
-    "OperatorFileError": "operators.files",
+    "OperatorFileError": "operators.table_files",
     "OperatorMemory": "operators.recording",
     "OverBudget": "windows.regions",
     "ReferenceCycles": "cycles.collect",

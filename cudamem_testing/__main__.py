@@ -135,7 +135,7 @@ def _compare(given: argparse.Namespace) -> int:
 
     from cudamem_testing.model.changes import TRACKED, parse_conditions
     from cudamem_testing.report.compare import compare_runs
-    from cudamem_testing.report.files import read_json, write_comparison
+    from cudamem_testing.report.report_files import read_json, write_comparison
 
     before, after = (read_json(path).named(path) for path in (given.before, given.after))
     asked = parse_conditions(given.fail_on)
@@ -157,7 +157,7 @@ def _accept(given: argparse.Namespace) -> int:
     from cudamem_testing.records.known_file import PLACE, name_of
     from cudamem_testing.records.known_file import accept as accept_known
     from cudamem_testing.records.update import accept
-    from cudamem_testing.report.files import read_json
+    from cudamem_testing.report.report_files import read_json
 
     run = read_json(given.report)
     every = not (given.baselines or given.known or given.expected)
@@ -187,8 +187,8 @@ def _accept(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from cudamem_testing.report.files import read_json, write_html
     from cudamem_testing.report.markdown import markdown
+    from cudamem_testing.report.report_files import read_json, write_html
 
     run = read_json(given.report)
     if given.html is not None:
@@ -204,8 +204,8 @@ def _merge(given: argparse.Namespace) -> int:
     from cudamem_testing.records.known import named, open_lines, parse, without
     from cudamem_testing.records.known_file import PLACE, change_known, name_of
     from cudamem_testing.records.known_of_run import UNJUDGED
-    from cudamem_testing.report.files import read_json, write_json
     from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
+    from cudamem_testing.report.report_files import read_json, write_json
 
     runs = [read_json(path).named(path) for path in given.reports]
     path = given.known_file or given.root / PLACE

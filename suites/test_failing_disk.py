@@ -38,8 +38,8 @@ from cudamem_testing.records.known_file import PLACE
 from cudamem_testing.records.known_file import accept as accept_known
 from cudamem_testing.records.update import accept as accept_baselines
 from cudamem_testing.records.update import drop
-from cudamem_testing.report.files import write_html, write_json
-from cudamem_testing.show.files import TEMPORARY, replace_file
+from cudamem_testing.report.report_files import write_html, write_json
+from cudamem_testing.show.atomic_files import TEMPORARY, replace_file
 from suites.disk import Disk, Fault, Killed, contents
 
 CPU = Device("cpu")
@@ -307,7 +307,7 @@ def test_accept_records_the_rest_when_one_file_is_unwritable(
 PACKAGE = Path(cudamem_testing.__file__).parent
 #: Modules that write files themselves, and the writer above or the test that holds them to it.
 WRITE = {
-    "show/files.py": "every writer",
+    "show/atomic_files.py": "every writer",
     "records/store.py": "baselines, known findings, expected texts",
     "recorders/cache.py": "test_a_library_is_whole_or_compiled_again",
     "recorders/build.py": "test_a_library_is_whole_or_compiled_again",

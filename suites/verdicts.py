@@ -23,7 +23,7 @@ from pathlib import Path
 from cudamem_testing import simulated_cuda
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence

@@ -20,10 +20,10 @@ from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.records.expected import assert_text, compare_lines
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.safe_access import error_text
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import error_text
 
 __tracebackhide__ = hide_wrong_arguments
 

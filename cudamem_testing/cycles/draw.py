@@ -9,7 +9,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects import Kind, is_tensor, name_of, references
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
@@ -144,5 +144,5 @@ def _plain_references(obj: object) -> Iterator[tuple[str, object]]:
 def _box(obj: object, kind: str, context: Callable[[object], str | None] | None) -> Box:
     more = None if context is None else context(obj)
     cls = type(obj)
-    where = f"{static.class_module(cls)}.{static.class_qualname(cls)}"
+    where = f"{safe_access.class_module(cls)}.{safe_access.class_qualname(cls)}"
     return Box(name_of(obj), kind, where if more is None else f"{where}\n{more}")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.cycles import graph
 from cudamem_testing.cycles.memory import Chain, Memory
 from cudamem_testing.cycles.origins import harness_of
@@ -155,7 +155,7 @@ class _Explanation:
         chosen = {
             number
             for number, cls in classes.items()
-            if any(static.derives(cls, base) for base in wanted) or (len(wanted) > 1 and is_node_type(cls))
+            if any(safe_access.derives(cls, base) for base in wanted) or (len(wanted) > 1 and is_node_type(cls))
         }
         return [place for place, number in enumerate(ids) if number in chosen]
 
@@ -394,4 +394,4 @@ def _raw_key(obj: object) -> object:
     if type(obj) is types.FunctionType:
         return obj.__code__.co_filename, obj.__code__.co_firstlineno
     cls = type(obj)
-    return static.class_module(cls), static.class_qualname(cls)
+    return safe_access.class_module(cls), safe_access.class_qualname(cls)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 
 Edges = Sequence[Sequence[int]]
 
@@ -23,7 +23,7 @@ def referents(
 
     ``places`` maps the ``id()`` of each object to its number.
     """
-    number, get = places.get, static.reader_of(objects)
+    number, get = places.get, safe_access.reader_of(objects)
     found = [[one for one in map(number, map(id, get(obj))) if one is not None] for obj in objects]
     for holder, held in extra:
         found[holder].append(held)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dis import opmap
 from typing import Any
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.words import INNER, Hop, rank
 from cudamem_testing.model.remarks import Remark
@@ -62,14 +62,14 @@ class Origins:
 
     def storing_class(self, holder: object, steps: Sequence[Hop], attribute: str | None) -> str:
         """The class whose code stores an attribute, or whose method holds the object, rather than a subclass."""
-        cls = holder if static.is_a(holder, type) else type(holder)
-        own = f"{static.class_module(cls)}.{static.class_qualname(cls)}"
+        cls = holder if safe_access.is_a(holder, type) else type(holder)
+        own = f"{safe_access.class_module(cls)}.{safe_access.class_qualname(cls)}"
         key = own, attribute or "", "" if attribute else _method_over(steps, holder)
         found = self._storing.get(key)
         if found is None:
-            bases = [base for base in reversed(static.mro(cls)) if static.is_heap_type(base)]
+            bases = [base for base in reversed(safe_access.mro(cls)) if safe_access.is_heap_type(base)]
             chosen = next((base for base in bases if _stores(base, attribute, key[2])), cls)
-            found = self._storing[key] = f"{static.class_module(chosen)}.{static.class_qualname(chosen)}"
+            found = self._storing[key] = f"{safe_access.class_module(chosen)}.{safe_access.class_qualname(chosen)}"
         return found
 
     def _link(self, step: Hop) -> Link:
@@ -80,11 +80,11 @@ class Origins:
         elif kind is Kind.ITEM:
             key = text[1:-1]
             name = int(key) if key.isdecimal() else key.strip("'") if key[:1] == "'" else None
-        cls: type = step.holder if static.is_a(step.holder, type) else type(step.holder)
+        cls: type = step.holder if safe_access.is_a(step.holder, type) else type(step.holder)
         classes = tuple(
-            (_class_file(base), static.class_qualname(base))
-            for base in static.mro(_written(cls))
-            if static.is_heap_type(base) and self._is_own(base)
+            (_class_file(base), safe_access.class_qualname(base))
+            for base in safe_access.mro(_written(cls))
+            if safe_access.is_heap_type(base) and self._is_own(base)
         )
         code = next(_codes(step.holder), None)
         function = None if code is None or not self._is_own(code) else _place_of(code)
@@ -99,8 +99,8 @@ class Origins:
         if code is not None:
             return self._locator.frame((code.co_filename, 0, "")).file.partition("/")[0].removesuffix(".py")
         cls = type(part)
-        library = static.class_module(cls).partition(".")[0]
-        is_plain = library in _STANDARD or any(static.is_a(part, base) for base in _PLAIN)
+        library = safe_access.class_module(cls).partition(".")[0]
+        is_plain = library in _STANDARD or any(safe_access.is_a(part, base) for base in _PLAIN)
         return "" if is_plain else library
 
     def _is_own(self, definition: types.CodeType | type) -> bool:
@@ -123,8 +123,8 @@ def _part(obj: object) -> Remark | None:
             return part
         obj = obj.__dict__.get("mock")
     cls = type(obj)
-    part = _part_of(static.class_module(cls)) if static.is_heap_type(cls) else None
-    return Remark.HARNESS if part is not None and static.class_name(cls) == "ExceptionInfo" else part
+    part = _part_of(safe_access.class_module(cls)) if safe_access.is_heap_type(cls) else None
+    return Remark.HARNESS if part is not None and safe_access.class_name(cls) == "ExceptionInfo" else part
 
 
 def _part_of(module: object) -> Remark | None:
@@ -143,7 +143,7 @@ def _stored(obj: Any) -> tuple[str, str]:
     if codes:
         return "function" if cls is types.FunctionType else "running", codes[0].co_name
     base = next((one for one in (list, dict, set, tuple) if cls is one), None)
-    return (base.__name__, "") if base is not None else ("instance", static.class_name(cls))
+    return (base.__name__, "") if base is not None else ("instance", safe_access.class_name(cls))
 
 
 def _method_over(steps: Sequence[Hop], holder: object) -> str:
@@ -156,9 +156,9 @@ def _method_over(steps: Sequence[Hop], holder: object) -> str:
 
 
 def _stores(cls: type, attribute: str | None, method: str) -> bool:
-    namespace = static.class_dict(cls)
+    namespace = safe_access.class_dict(cls)
     if attribute is None:
-        return bool(method) and static.get(namespace, method) is not None
+        return bool(method) and safe_access.get(namespace, method) is not None
     functions = (one for one in namespace.values() if type(one) is types.FunctionType)
     return any(_code_stores(function.__code__, attribute) for function in functions)
 
@@ -188,15 +188,15 @@ def _stores_name(code: types.CodeType, index: int) -> bool:
 
 def _definitions(obj: Any) -> Iterator[types.CodeType | type]:
     yield from _codes(obj)
-    cls: type = obj if static.is_a(obj, type) else type(obj)
-    if static.is_heap_type(cls):
+    cls: type = obj if safe_access.is_a(obj, type) else type(obj)
+    if safe_access.is_heap_type(cls):
         yield _written(cls)
 
 
 def _written(cls: type) -> type:
     """The class in the source: for the context of a custom autograd function, that function."""
-    found: Any = static.get(static.class_dict(cls), "_forward_cls")
-    return cls if found is None or not static.is_a(found, type) else found
+    found: Any = safe_access.get(safe_access.class_dict(cls), "_forward_cls")
+    return cls if found is None or not safe_access.is_a(found, type) else found
 
 
 def _codes(obj: Any) -> Iterator[types.CodeType]:
@@ -219,6 +219,6 @@ def _file_of(definition: types.CodeType | type) -> str:
 
 def _class_file(cls: type) -> str:
     """The file of a class's module; a module that is gone counts as library."""
-    module = sys.modules.get(static.class_module(cls))
-    found = None if module is None else static.get(static.module_dict(module), "__file__")
+    module = sys.modules.get(safe_access.class_module(cls))
+    found = None if module is None else safe_access.get(safe_access.module_dict(module), "__file__")
     return found if type(found) is str else ""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, type_word
 from cudamem_testing.objects.names import RUNNING, clean, tensor_name
 from cudamem_testing.objects.references import edges, label
@@ -70,7 +70,7 @@ def hops(chain: Sequence[object]) -> list[Hop]:
 
 
 def _is_own_mro(holder: object, referent: object) -> bool:
-    return static.is_a(holder, type) and static.mro(holder) is referent
+    return safe_access.is_a(holder, type) and safe_access.mro(holder) is referent
 
 
 def pieces(steps: Sequence[Hop]) -> tuple[str, ...]:
@@ -93,9 +93,9 @@ def _text(step: Hop) -> str:
     text = step.reference.text
     if step.reference.kind is Kind.CLOSURE:
         return text.partition(" ")[0].lstrip(".")
-    if step.reference.kind is Kind.ATTRIBUTE and text[:1] == "." and not static.is_a(step.holder, type):
+    if step.reference.kind is Kind.ATTRIBUTE and text[:1] == "." and not safe_access.is_a(step.holder, type):
         name = text[1:]
-        if static.get(static.instance_dict(step.holder), name) is not None:
+        if safe_access.get(safe_access.instance_dict(step.holder), name) is not None:
             return f".__dict__[{key_text(name)}]"
     return text or "(internal)"
 
@@ -129,7 +129,9 @@ def signature(steps: Sequence[Hop], class_of: Callable[[object, Sequence[Hop], s
 
 def is_plain(steps: Sequence[Hop]) -> bool:
     """Whether a cycle consists of builtin containers alone: then nothing in its signature names a fault."""
-    return all(static.class_module(type(step.holder)) == "builtins" and rank(step.holder) != _CALLED for step in steps)
+    return all(
+        safe_access.class_module(type(step.holder)) == "builtins" and rank(step.holder) != _CALLED for step in steps
+    )
 
 
 def _qualified(obj: Any) -> str:
@@ -139,8 +141,8 @@ def _qualified(obj: Any) -> str:
         return f"method {_qualified(obj.__func__)}"
     if any(type(obj) is kind for kind in RUNNING):
         return type_word(obj)
-    cls = obj if static.is_a(obj, type) else type(obj)
-    return f"{static.class_module(cls)}.{static.class_qualname(cls)}"
+    cls = obj if safe_access.is_a(obj, type) else type(obj)
+    return f"{safe_access.class_module(cls)}.{safe_access.class_qualname(cls)}"
 
 
 def rank(obj: object) -> int:
@@ -149,7 +151,7 @@ def rank(obj: object) -> int:
     found = _RANKS.get(id(cls))
     if found is not None:
         return found
-    return 0 if static.is_a(obj, type) or (static.is_heap_type(cls) and not is_tensor(obj)) else 1
+    return 0 if safe_access.is_a(obj, type) or (safe_access.is_heap_type(cls) and not is_tensor(obj)) else 1
 
 
 def shape_of(tensor: object) -> str:

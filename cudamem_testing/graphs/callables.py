@@ -17,7 +17,7 @@ from cudamem_testing.graphs.differs import copied, differs
 from cudamem_testing.graphs.failure import CaptureError, Failure, first_look
 from cudamem_testing.graphs.inputs import fresh_copy
 from cudamem_testing.graphs.obstacles import NO_GRADIENT, Obstacle, ObstacleError, name_of_callable, obstacles
-from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.pools import pool_at, pools_of
 from cudamem_testing.guards import CollectorPaused, collect_garbage, without_warning
 from cudamem_testing.model.errors import drop_tracebacks, first_cause
@@ -25,8 +25,8 @@ from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.modes import tensors
 from cudamem_testing.torch_api.trees import flatten, leaves, mapped
 
@@ -249,7 +249,7 @@ def _failure(
     root: str,
 ) -> Failure:
     """Free what torch captured, and find the callable whose capture fails: its forward, or with its backward."""
-    first = first_look(first_cause(error, outer), Places(Locator(root)), graphed.__code__)
+    first = first_look(first_cause(error, outer), CapturePlaces(Locator(root)), graphed.__code__)
     drop_tracebacks(error, outer)
     collect_garbage()
     backend.recover(backend.new_graph())

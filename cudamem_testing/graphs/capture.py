@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cudamem_testing.graphs.again import look_again, look_at_warm_up
 from cudamem_testing.graphs.backend import Backend, Graph
+from cudamem_testing.graphs.capture_diagnosis import look_again, look_at_warm_up
 from cudamem_testing.graphs.captured import Captured
 from cudamem_testing.graphs.failure import LONGEST_ERROR, CaptureError, first_look
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.lint import lint as run_lint
 from cudamem_testing.graphs.liveness import Reads
-from cudamem_testing.graphs.outer import Named, Picture, roots_of
-from cudamem_testing.graphs.places import Places, module_names
+from cudamem_testing.graphs.outer import ExternalState, Named, roots_of
+from cudamem_testing.graphs.places import CapturePlaces, module_names
 from cudamem_testing.graphs.plan import Plan
 from cudamem_testing.graphs.pools import Pools, pools_of
 from cudamem_testing.graphs.reasons import EMPTY, NESTED_SAID, rule_of
@@ -36,8 +36,8 @@ from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
+from cudamem_testing.safe_access import find_in_class, type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import find_in_class, type_name
 from cudamem_testing.torch_api.graphs import expired
 from cudamem_testing.torch_api.modes import current_node, noted, tensors
 from cudamem_testing.torch_api.trees import flatten
@@ -113,7 +113,7 @@ def capture(
     if backend.here()[1]:
         raise RuntimeError(f"{type_word(function)} cannot be captured here: {NESTED_SAID}")
     kwargs, outer = {**(kwargs or {})}, sys.exc_info()[1]
-    places = Places(Locator(root))
+    places = CapturePlaces(Locator(root))
     roots, codes = roots_of(function, args, kwargs, places.is_project)
     places.names = module_names(("" if value is function else name, value) for name, value in roots)
     inputs = StaticInputs(args, kwargs, backend.device)
@@ -122,7 +122,7 @@ def capture(
     reads = Reads(lambda: places.of_frame(sys._getframe(1), _END).line, lambda: places.stack(sys._getframe(1)))
     seen = _Notes(reads)
     try:
-        left = _warm_up(plan, warmup, Picture(roots).storages if checks else (), seen if checks else None)
+        left = _warm_up(plan, warmup, ExternalState(roots).storages if checks else (), seen if checks else None)
     except Exception as error:
         _warm_up_failed(plan, error, places, outer)
         raise
@@ -133,7 +133,7 @@ def capture(
         collect_garbage()
         living = [text for reference, text in left.items() if not expired(reference)]
         notes += [f"outputs of the warm-up are still live: {', '.join(living[:3])}"] if living else []
-        picture = Picture(roots)
+        picture = ExternalState(roots)
         reads.adopt(tensor for _, tensor in picture.tensors)
         named = picture.storages_by_name()
         del picture  # it holds what the function reaches
@@ -211,7 +211,7 @@ def _fail(
     plan: Plan,
     graph: Graph,
     error: Exception,
-    places: Places,
+    places: CapturePlaces,
     backward: Collection[str],
     before: Pools,
     told: tuple[str, LintReport | None],
@@ -237,7 +237,7 @@ def _fail(
     raise CaptureError(replace(failure, orphans=orphans, owner=told[0], lint=told[1], unusable=unusable)) from None
 
 
-def _warm_up_failed(plan: Plan, error: Exception, places: Places, outer: BaseException | None) -> None:
+def _warm_up_failed(plan: Plan, error: Exception, places: CapturePlaces, outer: BaseException | None) -> None:
     """Explain a warm-up that failed for a reason that would break the capture too; raise other exceptions unchanged."""
     first = first_look(first_cause(error, outer), places, Plan.call.__code__, plan.code)
     if rule_of(first.said, first.clues) is not None:

@@ -11,12 +11,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cudamem_testing.graphs.backend import Backend, Graph
-from cudamem_testing.graphs.compare import Comparison, compare
+from cudamem_testing.graphs.compare import ReplayComparison, compare
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.liveness import Read, Reads, dead
 from cudamem_testing.graphs.nodes import Level, LevelError, NodeList, ordered, with_operators
-from cudamem_testing.graphs.outer import Named, Picture, roots_of
-from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.outer import ExternalState, Named, roots_of
+from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.pools import Pools, judge_pool, pool_at, pools_of
 from cudamem_testing.graphs.report import LintReport
 from cudamem_testing.graphs.sides import storage_reference
@@ -25,9 +25,9 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.objects import name_of, type_word
 from cudamem_testing.records.expected import assert_text, compare_lines
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import is_a
 from cudamem_testing.torch_api.trees import flatten, mapped
 from cudamem_testing.wording.limits import broken
 
@@ -56,7 +56,7 @@ class Captured(InNotebook):
         inputs: StaticInputs,
         outputs: Any,
         reads: Reads | None,
-        places: Places,
+        places: CapturePlaces,
         *,
         named: Named,
         launched: Sequence[tuple[str, int]] = (),
@@ -115,7 +115,7 @@ class Captured(InNotebook):
         rtol: float | None = None,
         atol: float | None = None,
         replays: int = 3,
-    ) -> Comparison:
+    ) -> ReplayComparison:
         """Fail if replays and the function compute different results.
 
         A graph whose memory was freed is not replayed: it could read anything there, even an index that crashes
@@ -317,9 +317,9 @@ class Captured(InNotebook):
             raise LevelError(UNCHECKED)
         return self._reads
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> ExternalState:
         roots, _ = roots_of(self.function, *self.inputs.arguments, self._places.is_project)
-        return Picture(roots)
+        return ExternalState(roots)
 
     def _leaf_tensors(self) -> list[tuple[str, torch.Tensor]]:
         return [("".join(path), tensor) for path, tensor in self._picture().tensors if tensor.is_leaf]

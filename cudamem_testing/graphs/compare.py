@@ -29,7 +29,7 @@ from cudamem_testing.graphs.pools import pool_at
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.torch_api.graphs import storage_bytes
 from cudamem_testing.torch_api.trees import flatten
 
@@ -60,7 +60,7 @@ class Captured(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ValueDifference:
     """One value that differs: in which set of inputs and which replay (from 1), where, and how."""
 
     inputs: int
@@ -75,10 +75,10 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReplayComparison:
     """Everything that differed. ``poisoned`` is how many bytes of the pool's free memory were overwritten each time."""
 
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[ValueDifference, ...] = ()
     replays: int = 0
     poisoned: int = 0
 
@@ -135,9 +135,9 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     replays: int = 3,
-) -> Comparison:
+) -> ReplayComparison:
     """Compare a graph with its function for each set of positional inputs."""
-    differences: list[Difference] = []
+    differences: list[ValueDifference] = []
     poisoned, kwargs = 0, captured.inputs.fresh(*captured.inputs.arguments)[1]
     sets = [captured.inputs.fresh(args, kwargs)[0] for args in inputs]  # some may be the static inputs themselves
     state, own = State(captured), _own(captured)
@@ -159,10 +159,10 @@ def compare(
                     if text:
                         draws = SAME_DRAWS if frozen and _tensor(value) else ""
                         hint = STALE if _stale(actual, value) else draws
-                        differences.append(Difference(number, at, name, text, hint))
+                        differences.append(ValueDifference(number, at, name, text, hint))
     finally:
         state.restore()
-    return Comparison(tuple(differences), replays * len(inputs), poisoned)
+    return ReplayComparison(tuple(differences), replays * len(inputs), poisoned)
 
 
 def _called(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any], state: State) -> Values:

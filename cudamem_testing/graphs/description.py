@@ -8,7 +8,7 @@ from cudamem_testing.graphs.captured import Captured
 from cudamem_testing.graphs.nodes import NodeList
 from cudamem_testing.model.sizes import count
 from cudamem_testing.objects import name_of
-from cudamem_testing.static import error_text
+from cudamem_testing.safe_access import error_text
 
 MOST = 40
 """Lines of nodes that are shown."""

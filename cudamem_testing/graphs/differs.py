@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.static import is_a, is_plain, type_name
+from cudamem_testing.safe_access import is_a, is_plain, type_name
 
 
 def differs(actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 
-from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.reasons import Clues, reason, refused, rule_of
 from cudamem_testing.graphs.report import LintReport, SourceLine
 from cudamem_testing.graphs.rules import Meaning, Rule
@@ -19,9 +19,9 @@ from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.source import raw_line
 from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.safe_access import error_text, is_one_of, type_name
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.tables import begin
-from cudamem_testing.static import error_text, is_one_of, type_name
 
 #: torch modules in which functions of these names wait for the device, and functions that begin a capture.
 _WAITING, _WAITS = ("torch.cuda", "torch.accelerator"), ("synchronize", "query", "elapsed_time")
@@ -113,7 +113,7 @@ class FirstLook:
         return Failure(function, self.error, clues.place or self.place, meaning, clues.at_work, rule)
 
 
-def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeType | None = None) -> FirstLook:
+def first_look(cause: BaseException, places: CapturePlaces, call: CodeType, code: CodeType | None = None) -> FirstLook:
     """Where a capture failed, and the error: in the ``call``, or at the function's own ``code``."""
     said = f"{error_text(cause)}"
     lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
@@ -128,7 +128,7 @@ def first_look(cause: BaseException, places: Places, call: CodeType, code: CodeT
     return FirstLook(said, one_line(shown[:LONGEST_ERROR]), place, clues, is_one_of(cause, *_MISTAKES))
 
 
-def _call(error: BaseException, frames: Sequence[FrameType], places: Places) -> Clues:
+def _call(error: BaseException, frames: Sequence[FrameType], places: CapturePlaces) -> Clues:
     """Which function of a library the project's innermost line called."""
     own = [at for at, frame in enumerate(frames) if places.is_project(frame.f_code)]
     inner = [frame for frame in frames[own[-1] + 1 if own else 0 :] if not _module(frame).startswith(_OURS)]

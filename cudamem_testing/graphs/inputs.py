@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.graphs.differs import equal
-from cudamem_testing.static import is_a, is_plain, type_name
+from cudamem_testing.safe_access import is_a, is_plain, type_name
 from cudamem_testing.torch_api.trees import flatten, unflatten
 
 #: Differences that one message names.

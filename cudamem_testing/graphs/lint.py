@@ -21,20 +21,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from cudamem_testing.graphs.outer import Picture, SideEffect, random_state, roots_of
-from cudamem_testing.graphs.places import Places, module_names
+from cudamem_testing.graphs.fake_streams import Streams, noted_calls
+from cudamem_testing.graphs.outer import ExternalState, SideEffect, random_state, roots_of
+from cudamem_testing.graphs.places import CapturePlaces, module_names
 from cudamem_testing.graphs.report import LintReport, SourceLine
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import Sides, storage_reference
-from cudamem_testing.graphs.standins import Streams, noted_calls
 from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
 from cudamem_testing.graphs.watch import Watch
 from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import type_word
+from cudamem_testing.safe_access import error_text, is_a, type_name
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import error_text, is_a, type_name
 from cudamem_testing.torch_api.foreach import grouped_on
 from cudamem_testing.torch_api.modes import watched
 from cudamem_testing.torch_api.trees import leaves
@@ -69,18 +69,18 @@ def lint(
     if not callable(function):
         raise TypeError(f"the lint needs a function, a method or a module, not {type_name(function)}")
     kwargs = kwargs or {}
-    places = Places(Locator(os.getcwd() if root is None else root), {})
+    places = CapturePlaces(Locator(os.getcwd() if root is None else root), {})
     roots, codes = roots_of(function, args, kwargs, places.is_project)
     own = (function, function.__self__ if type(function) is types.MethodType else None)
     places.names = module_names(("" if any(value is one for one in own) else name, value) for name, value in roots)
-    before, drawn = Picture(roots), random_state()
+    before, drawn = ExternalState(roots), random_state()
     sides = Sides(real=before.on_card, devices=before.devices)
     known = before.storages
     watch = Watch(places, sides, lambda one: storage_reference(one) in known, _generators(args, kwargs), _run.__code__)
     with _streams(sides, watch, places):
         _run(function, args, kwargs, watch)
     roots, _ = roots_of(function, args, kwargs, places.is_project)
-    changes = before.changes(Picture(roots))
+    changes = before.changes(ExternalState(roots))
     names = [*dict.fromkeys((*places.codes, *codes))]
     first = next(iter(codes or names), None)
     for change in changes:
@@ -111,7 +111,7 @@ def _run(function: Callable[..., object], args: Sequence[object], kwargs: Mappin
 
 
 @contextlib.contextmanager
-def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
+def _streams(sides: Sides, watch: Watch, places: CapturePlaces) -> Iterator[None]:
     def here() -> SourceLine:
         return places.of_frame(sys._getframe(1), _run.__code__)
 
@@ -126,7 +126,7 @@ def _streams(sides: Sides, watch: Watch, places: Places) -> Iterator[None]:
 
 
 def _line_of(
-    change: SideEffect, codes: Sequence[types.CodeType], first: types.CodeType | None, places: Places
+    change: SideEffect, codes: Sequence[types.CodeType], first: types.CodeType | None, places: CapturePlaces
 ) -> SourceLine:
     """The line that made a change, or the function's first line."""
     words = [re.sub(r"\W", "", step.rpartition(".")[2]) for step in reversed(change.path) if not step.startswith("[")]
@@ -141,7 +141,7 @@ def _judge_draws(
     watch: Watch,
     codes: Sequence[types.CodeType],
     first: types.CodeType | None,
-    places: Places,
+    places: CapturePlaces,
 ) -> None:
     """Report random numbers of Python and NumPy: a graph draws them only once."""
     for name, earlier, now in zip(("Python", "NumPy"), before, random_state(), strict=True):

@@ -26,7 +26,7 @@ from cudamem_testing.model.sizes import count
 from cudamem_testing.objects import key_text, name_of
 from cudamem_testing.objects.names import tensor_name
 from cudamem_testing.objects.torch_references import of_module
-from cudamem_testing.static import (
+from cudamem_testing.safe_access import (
     class_dict,
     class_name,
     find_in_class,
@@ -74,7 +74,7 @@ class SideEffect:
         return self.text
 
 
-class Picture:
+class ExternalState:
     """External state at one moment. It holds its objects until it is dropped, so that no id is reused."""
 
     def __init__(self, roots: Iterable[tuple[str, object]]) -> None:
@@ -133,7 +133,7 @@ class Picture:
         tensors = ((path, entry) for path, entry in self.entries.items() if entry[0] == "tensor")
         return {path: (entry[1], entry[2]) for path, entry in tensors if entry[1] is not None}
 
-    def changes(self, later: Picture) -> list[SideEffect]:
+    def changes(self, later: ExternalState) -> list[SideEffect]:
         """What differs in a later picture; new or removed objects are not split into parts."""
         found: list[SideEffect] = []
         odd: set[Path] = set()

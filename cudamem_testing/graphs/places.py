@@ -15,8 +15,8 @@ from cudamem_testing.graphs.report import SourceLine
 from cudamem_testing.model.source import source_line
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.objects.frames import frame_locals
+from cudamem_testing.safe_access import is_a, type_name
 from cudamem_testing.show.tables import begin
-from cudamem_testing.static import is_a, type_name
 
 #: Characters of a line of source that are shown.
 LONGEST_SOURCE = 100
@@ -26,7 +26,7 @@ _INNER = ("torch/", "cudamem_testing/")
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 
 
-class Places:
+class CapturePlaces:
     """Finds places for one function. ``names`` are the paths of modules, by ``id``."""
 
     def __init__(self, locator: Locator, names: Mapping[int, str] | None = None) -> None:

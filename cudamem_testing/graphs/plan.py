@@ -13,7 +13,7 @@ import torch
 from cudamem_testing.graphs.backend import Backend, Graph
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from enum import Enum
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cudamem_testing.static import is_a, plain_text
+from cudamem_testing.safe_access import is_a, plain_text
 
 STAND_IN = torch.device("cpu", 0)
 HOST = torch.device("cpu")

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from cudamem_testing.graphs.operators import BACKWARD_NODES, FROM_DATA, HOST_READS, MIXING, rule_of_call, shown
-from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.report import LintFinding, SourceLine
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import HOST, STAND_IN, Side, Sides
 from cudamem_testing.objects.arrays import is_array
-from cudamem_testing.static import contents, is_a, is_one_of
+from cudamem_testing.safe_access import contents, is_a, is_one_of
 from cudamem_testing.torch_api.modes import current_node, tensors
 from cudamem_testing.torch_api.trees import leaves
 
@@ -48,7 +48,7 @@ class Watch:
 
     def __init__(
         self,
-        places: Places,
+        places: CapturePlaces,
         sides: Sides,
         known: Callable[[torch.Tensor], bool],
         registered: Iterable[object],

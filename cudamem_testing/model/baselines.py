@@ -13,7 +13,7 @@ TOP = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PeakLine:
     """Blocks that were live at the peak and came from one line of code.
 
     ``name`` is ``file::qualname`` and ``text`` what is written at the line, so that edits elsewhere change neither;
@@ -40,7 +40,7 @@ class Entry:
     """
 
     values: Mapping[str, Spread] = field(default_factory=dict)
-    top: tuple[Place, ...] = ()
+    top: tuple[PeakLine, ...] = ()
     body: str = ""
     lines: str = ""
 
@@ -58,7 +58,7 @@ class Measured:
     device: Device
     environment: str
     values: Mapping[str, Spread] = field(default_factory=dict)
-    top: tuple[Place, ...] | None = None
+    top: tuple[PeakLine, ...] | None = None
     metrics: tuple[str, ...] = ()
     asked: bool = False
     lines: str = ""

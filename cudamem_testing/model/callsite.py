@@ -13,7 +13,7 @@ from types import FrameType
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SourceSpan:
     """A range in a file as the compiler counts: lines from 1, columns in UTF-8 bytes from 0."""
 
     line: int
@@ -41,7 +41,7 @@ class CallSite:
     function: str
     first_line: int
     line: int
-    span: Span | None
+    span: SourceSpan | None
     callee: str
     argument: str
     position: int | None
@@ -79,7 +79,7 @@ def _position(callee: FrameType, argument: str) -> int | None:
     return names.index(argument) - (names[0] in ("self", "cls"))
 
 
-def _span(frame: FrameType) -> Span | None:
+def _span(frame: FrameType) -> SourceSpan | None:
     positions = getattr(frame.f_code, "co_positions", None)  # Python 3.11
     if positions is None:
         return None
@@ -87,4 +87,4 @@ def _span(frame: FrameType) -> Span | None:
     line, end_line, column, end_column = next(islice(positions(), instruction, None))
     if line is None or end_line is None or column is None or end_column is None:
         return None
-    return Span(line, column, end_line, end_column)
+    return SourceSpan(line, column, end_line, end_column)

@@ -9,8 +9,8 @@ import re
 import sys
 from typing import Any, NamedTuple
 
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import type_name
 
 __tracebackhide__ = hide_wrong_arguments
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-from cudamem_testing.show.files import shown
+from cudamem_testing.show.atomic_files import shown
 
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -120,7 +120,7 @@ class Blocks:
         self._made.clear()
 
 
-class Recording(Block, Readable, Protocol):
+class ReadableBlock(Block, Readable, Protocol):
     """A block with a result."""
 
     def __exit__(self, *error: Any) -> Any:
@@ -128,7 +128,7 @@ class Recording(Block, Readable, Protocol):
         ...
 
 
-T = TypeVar("T", bound=Recording)
+T = TypeVar("T", bound=ReadableBlock)
 
 
 class HandedOut(Generic[T]):

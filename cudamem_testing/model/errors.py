@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, cast
 
-from cudamem_testing.static import is_a, is_one_of
+from cudamem_testing.safe_access import is_a, is_one_of
 
 # An exception class may define attributes with these names.
 _cause, _context, _traceback = (
@@ -22,7 +22,7 @@ def _groups() -> Any:
     return getattr(where, "BaseExceptionGroup", None)
 
 
-def together(error: BaseException) -> Iterator[BaseException]:
+def exception_chain(error: BaseException) -> Iterator[BaseException]:
     """An error, then the errors it was raised from or during, and the parts of groups among them; each once."""
     groups = _groups()
     todo, seen = [error], set[int]()
@@ -63,7 +63,7 @@ def drop_tracebacks(error: BaseException, outer: BaseException | None = None) ->
 
     Exceptions of ``outer``, which was being handled before, are left alone.
     """
-    others = [] if outer is None else [*together(outer)]
-    for one in together(error):
+    others = [] if outer is None else [*exception_chain(outer)]
+    for one in exception_chain(error):
         if not any(one is other for other in others):
             _traceback.__set__(one, None)

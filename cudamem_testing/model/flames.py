@@ -18,25 +18,25 @@ def flamegraph(live: LiveSet, path: str | Path, title: str = "") -> Path:
         ModuleNotFoundError: matplotlib is not installed (extra ``plot``).
         ValueError: for another ending.
     """
-    sizes: dict[tuple[flame.Call, ...], int] = {}
+    sizes: dict[tuple[flame.FlameCall, ...], int] = {}
     for block in live:
         calls = _calls(block.stack)
         if block.preexisting and not calls:
-            calls = (flame.Call("(live before)" if block.owner is None else f"(left by {block.owner})", ""),)
-        calls = calls or (flame.Call(f"({live.stackless})", ""),)
+            calls = (flame.FlameCall("(live before)" if block.owner is None else f"(left by {block.owner})", ""),)
+        calls = calls or (flame.FlameCall(f"({live.stackless})", ""),)
         sizes[calls] = sizes.get(calls, 0) + block.size
     title = title or f"{format_size(live.total)} in {count(len(live), 'block')} on {live.device}"
     return save(flame.draw(flame.Flame(title, tuple(sizes.items()))), path)
 
 
-def calls_of(stack: Stack | None, reason: str) -> tuple[flame.Call, ...]:
+def calls_of(stack: Stack | None, reason: str) -> tuple[flame.FlameCall, ...]:
     """The calls of a stack, outermost first; the reason where there is none."""
-    return (flame.Call(reason, ""),) if stack is None else _calls(stack)
+    return (flame.FlameCall(reason, ""),) if stack is None else _calls(stack)
 
 
-def _calls(stack: Stack) -> tuple[flame.Call, ...]:
+def _calls(stack: Stack) -> tuple[flame.FlameCall, ...]:
     frames = reversed(stack.frames)
-    return tuple(flame.Call(_name(frame), frame.file if frame.origin == "project" else None) for frame in frames)
+    return tuple(flame.FlameCall(_name(frame), frame.file if frame.origin == "project" else None) for frame in frames)
 
 
 def _name(frame: Frame) -> str:

@@ -33,7 +33,7 @@ Origin = Literal["project", "library", "rest", "before", "stackless", "rounding"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LiveRow:
     """Bytes and blocks under one line of code (``project``, ``library``) or one reason.
 
     ``library`` is the call behind the line or, if there is none, ``caller`` is the project's line that called it.
@@ -83,8 +83,8 @@ class LiveTable:
     title: str
     total: int
     blocks: int
-    lines: tuple[Row, ...]
-    others: tuple[Row, ...]
+    lines: tuple[LiveRow, ...]
+    others: tuple[LiveRow, ...]
     start: int | None = None
     notes: tuple[str, ...] = ()
     written: str = ""
@@ -95,12 +95,12 @@ class LiveTable:
         text = f"{self.title}: {format_size(self.total)} in {count(self.blocks, 'block')}"
         return text if self.start is None else f"{text}, start {format_size(self.start)}"
 
-    def rows(self, most: int = ROWS) -> tuple[Row, ...]:
+    def rows(self, most: int = ROWS) -> tuple[LiveRow, ...]:
         """The rows to print: at most ``most`` lines, one row for the rest of them, then the other reasons."""
         kept, rest = self.lines[:most], self.lines[most:]
         if rest:
             size, blocks = sum(row.size for row in rest), sum(row.blocks for row in rest)
-            kept += (Row(size, blocks, "rest", more=len(rest)),)
+            kept += (LiveRow(size, blocks, "rest", more=len(rest)),)
         return kept + self.others
 
     def cut(self, most: int = ROWS) -> LiveTable:
@@ -154,9 +154,9 @@ def live_table(
     rows.sort(key=lambda row: (row.origin != "project", -row.size))
     others = [*_before(old, before)]
     if stackless:
-        others.append(Row(sum(stackless), len(stackless), "stackless", reason=live.stackless))
+        others.append(LiveRow(sum(stackless), len(stackless), "stackless", reason=live.stackless))
     if live.rounding:
-        others.append(Row(live.rounding, 0, "rounding"))
+        others.append(LiveRow(live.rounding, 0, "rounding"))
     first = rows[0].frame if rows and source is not None else None
     written = source(first) if source is not None and first is not None else ""
     return LiveTable(title, live.total, len(live.blocks), tuple(rows), tuple(others), start, live.notes, written)
@@ -194,7 +194,7 @@ def _place(stack: Stack) -> tuple[Frame | None, _Call]:
     return stack.where, (stack.library, caller and replace(caller, function=""))
 
 
-def _row(frame: Frame, calls: Mapping[_Call, list[int]]) -> Row:
+def _row(frame: Frame, calls: Mapping[_Call, list[int]]) -> LiveRow:
     """One line; of several calls behind it, the one with most bytes is named."""
     sizes = [size for found in calls.values() for size in found]
     call = max(calls, key=lambda one: sum(calls[one]))
@@ -202,23 +202,23 @@ def _row(frame: Frame, calls: Mapping[_Call, list[int]]) -> Row:
     named = call != ("", None)
     others = len([one for one in calls if one not in (call, ("", None))]) if named else 0
     origin: Origin = "project" if frame.origin == "project" else "library"
-    return Row(sum(sizes), len(sizes), origin, frame, library, caller, others)
+    return LiveRow(sum(sizes), len(sizes), origin, frame, library, caller, others)
 
 
-def _before(old: dict[str | None, list[int]], called: str) -> Iterable[Row]:
+def _before(old: dict[str | None, list[int]], called: str) -> Iterable[LiveRow]:
     owners = sorted((name for name in old if name is not None), key=lambda name: -sum(old[name]))
     most = _OWNERS if len(owners) > _OWNERS + 1 else len(owners)
     for owner in owners[:most]:
-        yield Row(sum(old[owner]), len(old[owner]), "before", owner=owner)
+        yield LiveRow(sum(old[owner]), len(old[owner]), "before", owner=owner)
     rest = [size for owner in owners[most:] for size in old[owner]]
     if rest:
-        yield Row(sum(rest), len(rest), "before", more=len(owners) - most)
+        yield LiveRow(sum(rest), len(rest), "before", more=len(owners) - most)
     unknown = old.get(None)
     if unknown:
-        yield Row(sum(unknown), len(unknown), "before", reason=called)
+        yield LiveRow(sum(unknown), len(unknown), "before", reason=called)
 
 
-def _aligned(rows: list[Row], width: int | None) -> tuple[int, list[str]]:
+def _aligned(rows: list[LiveRow], width: int | None) -> tuple[int, list[str]]:
     """Sizes and counts right-aligned, details aligned; details are shortened first if there is no room.
 
     Also returns the column where the places begin.
@@ -238,5 +238,5 @@ def _aligned(rows: list[Row], width: int | None) -> tuple[int, list[str]]:
     return before + 2, lines
 
 
-def _counted(row: Row) -> str:
+def _counted(row: LiveRow) -> str:
     return "" if row.origin == "rounding" else f" {row.blocks} {'block ' if row.blocks == 1 else 'blocks'}"

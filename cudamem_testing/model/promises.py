@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from cudamem_testing.safe_access import is_plain
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import is_plain
 
 __tracebackhide__ = hide_wrong_arguments
 

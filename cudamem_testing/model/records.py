@@ -109,7 +109,7 @@ class LedgerEntry(NamedTuple):
     blocks: int
 
 
-class Extent(NamedTuple):
+class RunCoverage(NamedTuple):
     """How much of a project a run covered: only there does the absence of a finding mean something.
 
     ``paths`` are folders and files relative to rootdir whose tests were all collected, and run, except for ``left_out``
@@ -167,7 +167,7 @@ class RunRecord(NamedTuple):
     unenforced: Mapping[str, int] = MappingProxyType({})
     ledger: tuple[LedgerEntry, ...] = ()
     checked: tuple[Checked, ...] = ()
-    extent: Extent = Extent()
+    extent: RunCoverage = RunCoverage()
     failures: tuple[str, ...] = ()
     unchecked: Mapping[Unchecked, int] = MappingProxyType({})
     flags: tuple[str, ...] = ()

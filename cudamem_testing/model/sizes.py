@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import type_name
 
 __tracebackhide__ = hide_wrong_arguments
 

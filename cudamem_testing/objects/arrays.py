@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.references import Edge, Kind
 from cudamem_testing.objects.names import key_text
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def array_class() -> type | None:
     """``numpy.ndarray`` if numpy was imported."""
-    found = static.get(static.instance_dict(sys.modules.get("numpy")), "ndarray")
+    found = safe_access.get(safe_access.instance_dict(sys.modules.get("numpy")), "ndarray")
     return found if type(found) is type else None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.torch_references import node_edges, script_edges, tensor_edges
 from cudamem_testing.originals import Original
@@ -46,7 +46,7 @@ class Carriers:
         self._waiting: list[object] = []
         self._saved_names: dict[int, tuple[str, ...]] = {}
         # Tensors come off the stack before storage objects, so that they are a target's first objects.
-        for obj in sorted(_of_interest(objects), key=lambda obj: static.is_a(obj, tensors.TensorBase)):
+        for obj in sorted(_of_interest(objects), key=lambda obj: safe_access.is_a(obj, tensors.TensorBase)):
             self._meet(obj)
         with tensors.quiet():
             while self._waiting:
@@ -73,15 +73,15 @@ class Carriers:
                 self.references[id(obj)] = Original.getrefcount(obj)
 
     def _visit(self, obj: object) -> None:
-        if static.is_a(obj, tensors.TensorBase):
+        if safe_access.is_a(obj, tensors.TensorBase):
             self.tensor_count += 1
             self._carry(obj)
             found = tensor_edges(obj)
-        elif static.is_a(obj, torch.UntypedStorage):
+        elif safe_access.is_a(obj, torch.UntypedStorage):
             self._carry(obj)
             return
-        elif static.is_a(obj, torch.jit.ScriptModule):
-            found = script_edges(static.get(static.instance_dict(obj), "_c"))
+        elif safe_access.is_a(obj, torch.jit.ScriptModule):
+            found = script_edges(safe_access.get(safe_access.instance_dict(obj), "_c"))
         else:
             self.node_count += 1
             cls = type(obj)
@@ -91,7 +91,7 @@ class Carriers:
             found = node_edges(obj, names, metadata=False)
         for _, _, referent in found:
             self.hold(obj, referent)
-            if static.is_a(referent, tensors.TensorBase) or nodes.is_node_type(type(referent)):
+            if safe_access.is_a(referent, tensors.TensorBase) or nodes.is_node_type(type(referent)):
                 self._meet(referent, fresh=True)
 
     def release(self) -> None:
@@ -139,10 +139,10 @@ def _classes_of_interest() -> set[int]:
         if id(cls) not in found:
             found[id(cls)] = cls
             waiting += type.__subclasses__(cls)
-    written_in_c = (cls for cls in type.__subclasses__(object) if not static.is_heap_type(cls))
+    written_in_c = (cls for cls in type.__subclasses__(object) if not safe_access.is_heap_type(cls))
     return {*found, *(id(cls) for cls in written_in_c if nodes.is_node_type(cls))}
 
 
 def _is_of_interest(cls: type) -> bool:
     bases = (tensors.TensorBase, torch.UntypedStorage, torch.jit.ScriptModule)
-    return any(static.derives(cls, base) for base in bases) or nodes.is_node_type(cls)
+    return any(safe_access.derives(cls, base) for base in bases) or nodes.is_node_type(cls)

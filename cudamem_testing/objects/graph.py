@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects.roots import RootValue
 
 #: Objects kept at each end of a long chain; those between are only counted.
@@ -253,5 +253,5 @@ class Graph:
 
 def _places(obj: object, wanted: Collection[int]) -> list[tuple[int, int]]:
     """Positions at which an object holds some others, by their ids; the collector reads sequences from the end."""
-    found = [(place, number) for place, number in enumerate(map(id, static.referents(obj))) if number in wanted]
-    return [(-place, number) for place, number in found] if static.is_one_of(obj, list, tuple) else found
+    found = [(place, number) for place, number in enumerate(map(id, safe_access.referents(obj))) if number in wanted]
+    return [(-place, number) for place, number in found] if safe_access.is_one_of(obj, list, tuple) else found

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.originals import Original
 
@@ -170,7 +170,7 @@ class ReferrerIndex:
 
     def _add(self, group: list[object]) -> None:
         # Strings, numbers and other untracked objects are never queried: leaving them out halves the work.
-        self._referents.append(array("Q", map(id, filter(gc.is_tracked, static.referents(*group)))))
+        self._referents.append(array("Q", map(id, filter(gc.is_tracked, safe_access.referents(*group)))))
 
     def _group(self, number: int) -> list[object]:
         group = self._objects[number * GROUP : (number + 1) * GROUP]
@@ -195,7 +195,7 @@ class ReferrerIndex:
     def _in_new_dictionaries(self, number: int, missing: set[int]) -> Iterator[tuple[object, int]]:
         """Pairs for attributes whose holder got its dictionary only since the index was built."""
         for holder in self._group(number):
-            for referent in static.referents(holder):
+            for referent in safe_access.referents(holder):
                 if type(referent) is dict:
                     for found in missing.intersection(map(id, referent.values())):
                         yield holder, found
@@ -242,7 +242,7 @@ class _Buckets:
 
 def _pairs(holder: object, wanted: Collection[int]) -> Iterator[tuple[object, int]]:
     """The wanted objects that an object holds, in its own order."""
-    for one in dict.fromkeys(filter(wanted.__contains__, map(id, static.referents(holder)))):
+    for one in dict.fromkeys(filter(wanted.__contains__, map(id, safe_access.referents(holder)))):
         yield holder, one
 
 
@@ -255,9 +255,9 @@ def untracked(groups: Iterable[list[object]], kinds: Collection[int]) -> Iterato
     """The answer of :meth:`Referrers.untracked` for objects in groups."""
     wanted = frozenset(kinds)
     for group in groups:
-        if not wanted.isdisjoint(map(id, map(type, static.referents(*group)))):
+        if not wanted.isdisjoint(map(id, map(type, safe_access.referents(*group)))):
             for holder in group:
-                for referent in static.referents(holder):
+                for referent in safe_access.referents(holder):
                     if id(type(referent)) in wanted:
                         yield holder, referent
 

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from operator import is_
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 
 _alive = weakref.ref.__call__
 
@@ -54,7 +54,7 @@ class ModuleTable:
         self._namespaces = {
             place: id(namespace)
             for place, (namespace, (_, module)) in enumerate(zip(namespaces, pairs, strict=True))
-            if not static.is_a(module, types.ModuleType)  # other objects may have a different one later
+            if not safe_access.is_a(module, types.ModuleType)  # other objects may have a different one later
         }
         names = [name for name, _ in pairs]
         self._names = dict(zip(map(id, namespaces[::-1]), names[::-1], strict=True))  # the first of several names
@@ -63,7 +63,7 @@ class ModuleTable:
 
 
 def _namespace(module: object) -> dict[str, object] | None:
-    return static.module_dict(module) if type(module) is types.ModuleType else static.instance_dict(module)
+    return safe_access.module_dict(module) if type(module) is types.ModuleType else safe_access.instance_dict(module)
 
 
 def _weakly(modules: Sequence[object]) -> list[weakref.ref[object]] | None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.references import View
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.torch_api import nodes, tensors
@@ -48,15 +48,15 @@ def clean(text: str, longest: int = LONGEST_NAME) -> str:
 def name_of(obj: object) -> str:
     """Name of any object, for a report."""
     cls = type(obj)
-    for base in static.mro(cls):
+    for base in safe_access.mro(cls):
         namer = _NAMERS.get(id(base))
         if namer is not None:
             return clean(namer(obj))
-    if static.is_a(obj, tensors.TensorBase):
+    if safe_access.is_a(obj, tensors.TensorBase):
         return clean(str(tensor_name(obj)))
     if nodes.is_node_type(cls):
-        return clean(f"autograd {static.class_name(cls)}")
-    return clean(static.class_name(cls))
+        return clean(f"autograd {safe_access.class_name(cls)}")
+    return clean(safe_access.class_name(cls))
 
 
 def type_word(obj: object) -> str:
@@ -65,10 +65,10 @@ def type_word(obj: object) -> str:
     running = _WORDS.get(id(cls))
     if running is not None:
         return clean(running(obj))
-    if static.is_a(obj, type):
-        return clean(f"class {static.class_name(obj)}")
+    if safe_access.is_a(obj, type):
+        return clean(f"class {safe_access.class_name(obj)}")
     if cls is types.FunctionType:
-        return clean(f"function {static.plain_text(cast('types.FunctionType', obj).__name__)}")
+        return clean(f"function {safe_access.plain_text(cast('types.FunctionType', obj).__name__)}")
     if cls is types.MethodType:
         return clean(_method(obj))
     if cls is types.BuiltinFunctionType:
@@ -77,9 +77,9 @@ def type_word(obj: object) -> str:
         return "weakref"
     if cls is _LRU_WRAPPER:
         return clean(f"lru_cache of {lru_name(obj)}")
-    if static.is_a(obj, types.ModuleType):
-        return clean(f"module {static.module_name(obj)}")
-    return clean(static.class_name(cls))
+    if safe_access.is_a(obj, types.ModuleType):
+        return clean(f"module {safe_access.module_name(obj)}")
+    return clean(safe_access.class_name(cls))
 
 
 def key_text(key: object) -> str:
@@ -95,16 +95,16 @@ def key_text(key: object) -> str:
         return clean(
             f"({', '.join(parts)}{', ...' if tuple.__len__(cast('tuple[Any, ...]', key)) > 4 else ''})", _LONGEST_KEY
         )
-    if static.is_a(key, str):
+    if safe_access.is_a(key, str):
         return clean(str.__repr__(key), _LONGEST_KEY)
-    if static.is_a(key, type):
-        return clean(static.class_name(key), _LONGEST_KEY)
-    member = static.get(static.instance_dict(key), "_name_")
-    if type(member) is str and "_member_map_" in static.class_dict(cls):
-        return clean(f"{static.class_name(cls)}.{member}", _LONGEST_KEY)
+    if safe_access.is_a(key, type):
+        return clean(safe_access.class_name(key), _LONGEST_KEY)
+    member = safe_access.get(safe_access.instance_dict(key), "_name_")
+    if type(member) is str and "_member_map_" in safe_access.class_dict(cls):
+        return clean(f"{safe_access.class_name(cls)}.{member}", _LONGEST_KEY)
     if any(cls is kind for kind in (torch.dtype, torch.device, torch.layout)):  # their repr is torch's own C++ code
         return str(key)
-    return clean(f"<{static.class_name(cls)}>", _LONGEST_KEY)
+    return clean(f"<{safe_access.class_name(cls)}>", _LONGEST_KEY)
 
 
 def view_of(objects: Sequence[object]) -> View | None:
@@ -115,7 +115,7 @@ def view_of(objects: Sequence[object]) -> View | None:
 
 def _part(tensor: object) -> View | None:
     """A tensor with the shape of its larger base; ``None`` for a tensor that uses its whole storage."""
-    if not static.is_a(tensor, tensors.TensorBase) or tensors.overrides_dispatch(type(tensor)):
+    if not safe_access.is_a(tensor, tensors.TensorBase) or tensors.overrides_dispatch(type(tensor)):
         return None
     with tensors.quiet():
         try:
@@ -151,12 +151,12 @@ class TensorName(NamedTuple):
 def tensor_name(tensor: object) -> TensorName:
     """``float32[1024, 1024] on cuda:0``, with subclass, view, sparse, fake, meta if it applies."""
     cls = type(tensor)
-    name, whole = "" if cls is torch.Tensor else static.class_name(cls), ""
+    name, whole = "" if cls is torch.Tensor else safe_access.class_name(cls), ""
     with tensors.quiet():
         try:
             dtype = str(tensors.field(tensor, "dtype")).removeprefix("torch.")
             if tensors.overrides_dispatch(cls):
-                return TensorName(static.class_name(cls), dtype)
+                return TensorName(safe_access.class_name(cls), dtype)
             layout = tensors.field(tensor, "layout")
             nested = tensors.field(tensor, "is_nested")
             shape = "[nested]" if nested else f"[{', '.join(map(str, tensors.field(tensor, 'shape')))}]"
@@ -168,8 +168,8 @@ def tensor_name(tensor: object) -> TensorName:
                 whole = f"[{', '.join(map(str, tensors.field(base, 'shape')))}]"
             return TensorName(name, text, str(tensors.field(tensor, "device")), whole)
         except RuntimeError as error:
-            static.pass_on(error)
-            return TensorName(static.class_name(cls))
+            safe_access.pass_on(error)
+            return TensorName(safe_access.class_name(cls))
 
 
 def _int_text(number: int) -> str:
@@ -178,13 +178,13 @@ def _int_text(number: int) -> str:
 
 def lru_name(wrapper: object) -> str:
     """Qualified name of the function that an ``lru_cache`` wraps."""
-    found = static.get(static.instance_dict(wrapper), "__qualname__")
+    found = safe_access.get(safe_access.instance_dict(wrapper), "__qualname__")
     return found if type(found) is str else "?"
 
 
 def code_place(code: types.CodeType, line: int | None = None) -> str:
     """``file.py:12`` of a code object, without folders."""
-    return f"{_file_name(static.plain_text(code.co_filename))}:{code.co_firstlineno if line is None else line}"
+    return f"{_file_name(safe_access.plain_text(code.co_filename))}:{code.co_firstlineno if line is None else line}"
 
 
 @functools.lru_cache(maxsize=512)
@@ -198,24 +198,24 @@ def _sized(word: str, size: int) -> str:
 
 def _container(base: Any) -> Callable[[Any], str]:
     def name(obj: Any) -> str:
-        return _sized(static.class_name(type(obj)), base.__len__(obj))
+        return _sized(safe_access.class_name(type(obj)), base.__len__(obj))
 
     return name
 
 
 def _function(obj: Any) -> str:
-    return f"function {static.plain_text(obj.__name__)} ({code_place(obj.__code__)})"
+    return f"function {safe_access.plain_text(obj.__name__)} ({code_place(obj.__code__)})"
 
 
 def _method(obj: Any) -> str:
     function = obj.__func__
     is_plain = type(function) is types.FunctionType
-    name = static.plain_text(function.__name__) if is_plain else static.type_name(function)
-    return f"method {static.class_name(type(obj.__self__))}.{name}"
+    name = safe_access.plain_text(function.__name__) if is_plain else safe_access.type_name(function)
+    return f"method {safe_access.class_name(type(obj.__self__))}.{name}"
 
 
 def _class(obj: Any) -> str:
-    return f"class {static.class_name(obj)}"
+    return f"class {safe_access.class_name(obj)}"
 
 
 def _frame(obj: Any) -> str:
@@ -240,18 +240,18 @@ def _traceback(obj: Any) -> str:
 
 def _weakref(obj: Any) -> str:
     referent = weakref.ref.__call__(obj)
-    return "weakref (dead)" if referent is None else f"weakref to {static.class_name(type(referent))}"
+    return "weakref (dead)" if referent is None else f"weakref to {safe_access.class_name(type(referent))}"
 
 
 def _thread(obj: Any) -> str:
-    name = static.get(static.instance_dict(obj), "_name")
+    name = safe_access.get(safe_access.instance_dict(obj), "_name")
     return f"thread {name!r}" if type(name) is str else "thread"
 
 
 def _literal(obj: Any) -> str:
     if obj is None or type(obj) is bool:
         return str(obj)
-    name = static.class_name(type(obj))
+    name = safe_access.class_name(type(obj))
     return f"{name} {key_text(obj)}" if any(type(obj) is kind for kind in (str, bytes, int, float)) else name
 
 
@@ -271,7 +271,7 @@ _WORDS = {id(kind): _running(*words) for kind, words in RUNNING.items()}
 # Built-in types are never freed, so their ids are safe keys; a hostile metaclass's __hash__ is not called.
 _NAMERS: dict[int, Callable[[Any], str]] = {
     id(type): _class,
-    id(types.ModuleType): lambda obj: f"module {static.module_name(obj)}",
+    id(types.ModuleType): lambda obj: f"module {safe_access.module_name(obj)}",
     id(types.FunctionType): _function,
     id(types.BuiltinFunctionType): _builtin,
     id(types.MethodType): _method,

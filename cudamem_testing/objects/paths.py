@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.references import Edge, Kind, Path, Reference, Step, stable_step
 from cudamem_testing.objects.graph import Chain
 from cudamem_testing.objects.names import type_word
@@ -121,7 +121,7 @@ def _among(holder: object, objects: Mapping[int, object]) -> list[Edge]:
     try:
         return _among_items(dict.items(cast("dict[object, object]", holder)), objects)
     except RuntimeError:  # another thread inserts: read a copy
-        return _among_items(static.items(holder), objects)
+        return _among_items(safe_access.items(holder), objects)
 
 
 def _among_items(items: Collection[tuple[object, object]], objects: Mapping[int, object]) -> list[Edge]:
@@ -141,9 +141,9 @@ def _is_before(edge: Edge, known: Edge | None) -> bool:
 
 def _is_cached_property(holder: object, name: str) -> bool:
     """Whether an instance attribute is the stored value of a ``cached_property`` of its class."""
-    if static.is_a(holder, type):
+    if safe_access.is_a(holder, type):
         return False
-    kept = (static.class_dict(cls).get(name) for cls in static.mro(type(holder)))
+    kept = (safe_access.class_dict(cls).get(name) for cls in safe_access.mro(type(holder)))
     return any(type(one) is functools.cached_property for one in kept)
 
 

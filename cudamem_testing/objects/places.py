@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.references import Reach, RootKind
 from cudamem_testing.objects.carriers import Carriers
@@ -199,7 +199,7 @@ class _Part:
             near = _NEAR
             self._whole.update(_defined_in(obj))
         wanted = self._followed(obj)  # first: it may create the object's dictionary
-        children = static.referents(obj)
+        children = safe_access.referents(obj)
         if len(children) > _SMALL and near < _NEAR:
             near = 0
         numbers = [*map(id, children)]
@@ -222,7 +222,7 @@ class _Part:
 
     def _is_passed_over(self, child: object) -> bool:
         """Whether an object near a namespace, which was examined before, cannot have been filled since."""
-        return id(child) not in self._whole and (static.is_one_of(child, *_FINISHED) or _size(child) > _SMALL)
+        return id(child) not in self._whole and (safe_access.is_one_of(child, *_FINISHED) or _size(child) > _SMALL)
 
     def _followed(self, obj: object) -> set[int] | None:
         """Ids of the references to follow from an object: usually all, from roots only those followed before."""
@@ -253,14 +253,14 @@ class _Part:
         references = self.outside.get(one, -1) - self.inside[one]
         if one in self._around_test:
             references -= _OF_A_LOCAL * len(self._roots.values[one])
-        if not static.is_a(obj, tensors.TensorBase):
+        if not safe_access.is_a(obj, tensors.TensorBase):
             return uses == 0 and references == 0
         return tensors.use_count(obj) == 1 + uses and references == (_shared_references() if uses else 0)
 
     @staticmethod
     def _is_alone(objects: Sequence[object], search: Search) -> bool:
         """Whether these tensors are the only users of their storage, and their order does not matter."""
-        if not all(static.is_a(obj, tensors.TensorBase) for obj in objects) or len(search.own([*objects])) != 1:
+        if not all(safe_access.is_a(obj, tensors.TensorBase) for obj in objects) or len(search.own([*objects])) != 1:
             return False
         if any(map(tensors.is_lazy_clone, objects)):
             return False  # clones share the memory, and have separate storages
@@ -278,16 +278,16 @@ class _Waiting(NamedTuple):
 
 def _defined_in(namespace: object) -> Iterator[int]:
     """Ids of the classes and caches that a module defines: these roots are read completely, like the module."""
-    own = None if type(namespace) is not dict else static.get(namespace, "__name__")
+    own = None if type(namespace) is not dict else safe_access.get(namespace, "__name__")
     if type(own) is str:
-        for _, value in static.items(namespace):
+        for _, value in safe_access.items(namespace):
             if defining_module(value) == own:
                 yield id(value)
 
 
 def _size(obj: object) -> int:
     """The number of items of a container; 0 for other objects."""
-    base: Any = next((base for base in _CONTAINERS if static.is_a(obj, base)), None)
+    base: Any = next((base for base in _CONTAINERS if safe_access.is_a(obj, base)), None)
     return 0 if base is None else base.__len__(obj)
 
 
@@ -298,8 +298,8 @@ def _ids(targets: dict[int, list[object]]) -> set[int]:
 def _namespace(obj: object) -> Iterable[tuple[object, object]]:
     """Names and values of a module's namespace or of a class; empty for other objects."""
     if type(obj) is dict:
-        return static.items(obj)
-    return tuple(static.class_dict(obj).items()) if static.is_a(obj, type) else ()
+        return safe_access.items(obj)
+    return tuple(safe_access.class_dict(obj).items()) if safe_access.is_a(obj, type) else ()
 
 
 @cache

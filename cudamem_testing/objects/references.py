@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.references import Edge, Kind, Reference
 from cudamem_testing.objects import arrays
 from cudamem_testing.objects.frames import frame_locals
@@ -58,21 +58,21 @@ def edges(obj: object) -> Iterator[Edge]:
         if referent is not None:  # a reference to None keeps nothing alive
             seen.add(id(referent))
             yield kind, detail, referent
-    for referent in static.referents(obj):
+    for referent in safe_access.referents(obj):
         if id(referent) not in seen and referent is not None:
             yield _leftover(obj, cls, referent)
 
 
 def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
     handled: type | None = None
-    for base in static.mro(cls):
+    for base in safe_access.mro(cls):
         handler = _HANDLERS.get(id(base))
         if handler is not None:
             handled = base
             yield from handler(obj)
             break
     else:
-        if static.is_a(obj, tensors.TensorBase):
+        if safe_access.is_a(obj, tensors.TensorBase):
             yield from tensor_edges(obj)
         elif nodes.is_node_type(cls):
             yield from node_edges(obj)
@@ -85,48 +85,48 @@ def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
 
 def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
     """Slots and instance dictionary, without the fields that the class's handler has read."""
-    for name, value in static.slots(obj, handled):
+    for name, value in safe_access.slots(obj, handled):
         yield Kind.ATTRIBUTE, f".{name}", value
-    if static.is_a(obj, types.ModuleType) or static.is_a(obj, type):
+    if safe_access.is_a(obj, types.ModuleType) or safe_access.is_a(obj, type):
         return  # their handlers read their namespaces
-    namespace = static.instance_dict(obj)
+    namespace = safe_access.instance_dict(obj)
     if namespace is None:
         return
     if is_module(obj):
         yield from _module_tables(namespace)
-    wraps = static.is_a(obj, tensors.TensorBase) and tensors.wraps_tensors(type(obj))
-    for name, value in static.items(namespace):
-        kind = Kind.STORAGE if wraps and static.is_a(value, tensors.TensorBase) else Kind.ATTRIBUTE
+    wraps = safe_access.is_a(obj, tensors.TensorBase) and tensors.wraps_tensors(type(obj))
+    for name, value in safe_access.items(namespace):
+        kind = Kind.STORAGE if wraps and safe_access.is_a(value, tensors.TensorBase) else Kind.ATTRIBUTE
         yield kind, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
     yield Kind.INTERNAL, ".__dict__", namespace
 
 
 def _module_tables(namespace: dict[str, Any]) -> Iterator[Edge]:
     """Parameters, buffers and submodules as ``model.layer`` or ``model[0]``, not as items of hidden tables."""
-    yield from script_edges(static.get(namespace, "_c"))
+    yield from script_edges(safe_access.get(namespace, "_c"))
     for table_name in _MODULE_TABLES:
-        table = static.get(namespace, table_name)
-        if not static.is_a(table, dict):
+        table = safe_access.get(namespace, table_name)
+        if not safe_access.is_a(table, dict):
             continue
-        for name, value in static.items(table):
+        for name, value in safe_access.items(table):
             if value is not None and type(name) is str:
                 yield Kind.SUBMODULE, of_module(name), value
-    for table_name, table in static.items(namespace):
-        if type(table_name) is str and table_name.endswith("_hooks") and static.is_a(table, dict):
-            for number, hook in static.items(table):
+    for table_name, table in safe_access.items(namespace):
+        if type(table_name) is str and table_name.endswith("_hooks") and safe_access.is_a(table, dict):
+            for number, hook in safe_access.items(table):
                 yield Kind.HOOK, number, hook
 
 
 def _leftover(obj: object, cls: type, referent: object) -> Edge:
     if referent is cls:
         return Kind.CLASS, ".__class__", referent
-    if static.is_a(obj, type) and type(referent) is dict:
+    if safe_access.is_a(obj, type) and type(referent) is dict:
         return Kind.INTERNAL, ".__dict__", referent
     return Kind.OTHER, "(internal)", referent
 
 
 def _dict(obj: Any) -> Iterator[Edge]:
-    pairs = static.items(obj)
+    pairs = safe_access.items(obj)
     for key, value in pairs:
         yield Kind.ITEM, key, value
     for key, _ in pairs:
@@ -143,8 +143,8 @@ def _sequence(base: Any) -> Callable[[Any], Iterator[Edge]]:
 
 def _tuple(obj: Any) -> Iterator[Edge]:
     fields: Any = ()
-    for cls in static.mro(type(obj)):
-        namespace = static.class_dict(cls)
+    for cls in safe_access.mro(type(obj)):
+        namespace = safe_access.class_dict(cls)
         found = namespace.get("__match_args__" if "n_sequence_fields" in namespace else "_fields")
         if cls is not tuple and type(found) is tuple:
             fields = found
@@ -165,25 +165,25 @@ def _set(base: Any) -> Callable[[Any], Iterator[Edge]]:
 
 
 def _mappingproxy(obj: Any) -> Iterator[Edge]:
-    for referent in static.referents(obj):
+    for referent in safe_access.referents(obj):
         yield Kind.INTERNAL, "mapping", referent
 
 
 def _module(obj: Any) -> Iterator[Edge]:
-    namespace = static.module_dict(obj)
+    namespace = safe_access.module_dict(obj)
     if namespace is None:
         return
-    for name, value in static.items(namespace):
+    for name, value in safe_access.items(namespace):
         yield Kind.GLOBAL, name if type(name) is str else f"[{key_text(name)}]", value
     yield Kind.INTERNAL, ".__dict__", namespace
 
 
 def _class(obj: Any) -> Iterator[Edge]:
-    for name, value in tuple(static.class_dict(obj).items()):
+    for name, value in tuple(safe_access.class_dict(obj).items()):
         if type(name) is str:
             yield Kind.ATTRIBUTE, f".{name}", value
-    for base in static.mro(obj)[1:]:
-        yield Kind.CLASS, f"base class {static.class_name(base)}", base
+    for base in safe_access.mro(obj)[1:]:
+        yield Kind.CLASS, f"base class {safe_access.class_name(base)}", base
 
 
 def _function(obj: Any) -> Iterator[Edge]:
@@ -195,7 +195,7 @@ def _function(obj: Any) -> Iterator[Edge]:
         yield Kind.CLOSURE, f".__closure__[{position}]{name}", cell
     for position, value in enumerate(obj.__defaults__ or ()):
         yield Kind.ATTRIBUTE, f".__defaults__[{position}]", value
-    for name, value in static.items(obj.__kwdefaults__ or {}):
+    for name, value in safe_access.items(obj.__kwdefaults__ or {}):
         yield Kind.ATTRIBUTE, f".__kwdefaults__[{key_text(name)}]", value
     yield Kind.INTERNAL, ".__closure__", obj.__closure__
     yield Kind.INTERNAL, ".__defaults__", obj.__defaults__
@@ -232,7 +232,7 @@ def _partial(obj: Any) -> Iterator[Edge]:
     yield Kind.ATTRIBUTE, ".func", function
     for position, value in enumerate(arguments):
         yield Kind.ATTRIBUTE, f".args[{position}]", value
-    for name, value in static.items(keywords):
+    for name, value in safe_access.items(keywords):
         yield Kind.ATTRIBUTE, f".keywords[{key_text(name)}]", value
     yield Kind.INTERNAL, ".args", arguments
     yield Kind.INTERNAL, ".keywords", keywords
@@ -240,22 +240,22 @@ def _partial(obj: Any) -> Iterator[Edge]:
 
 def _lru_cache(obj: Any) -> Iterator[Edge]:
     """Arguments and results that an ``lru_cache`` keeps; only the collector can see them."""
-    held = static.referents(obj)
-    namespace = static.instance_dict(obj)
+    held = safe_access.referents(obj)
+    namespace = safe_access.instance_dict(obj)
     tables = [held_one for held_one in held if type(held_one) is dict and held_one is not namespace]
     keys = {id(key): key for table in tables for key in dict.keys(table)}
-    wrapped = static.get(namespace, "__wrapped__")
+    wrapped = safe_access.get(namespace, "__wrapped__")
     inner = {id(value) for value in tables} | {id(namespace), id(wrapped)}
     for referent in held:
         if id(referent) in keys:
-            if static.is_a(referent, tuple):
+            if safe_access.is_a(referent, tuple):
                 for position, argument in enumerate(tuple.__iter__(referent)):
                     yield Kind.CACHED, f"cached argument {position}", argument
-            elif static.is_a(referent, list):  # a key with its hash, as in the pure Python version
+            elif safe_access.is_a(referent, list):  # a key with its hash, as in the pure Python version
                 for argument in list.__iter__(referent):
                     yield Kind.CACHED, "cached arguments", argument
             yield Kind.CACHED, "cached arguments", referent
-        elif id(referent) not in inner and not static.is_a(referent, type) and type(referent) is not object:
+        elif id(referent) not in inner and not safe_access.is_a(referent, type) and type(referent) is not object:
             yield Kind.CACHED, "cached result", referent
     for table in tables:
         yield Kind.INTERNAL, "cache", table
@@ -304,23 +304,26 @@ def _exception(obj: Any) -> Iterator[Edge]:
 
 def _thread(obj: Any) -> Iterator[Edge]:
     """What a thread will call, with the names of its constructor's arguments."""
-    namespace = static.instance_dict(obj)
-    for word, value in (("target", static.get(namespace, "_target")), ("args", static.get(namespace, "_args"))):
+    namespace = safe_access.instance_dict(obj)
+    for word, value in (
+        ("target", safe_access.get(namespace, "_target")),
+        ("args", safe_access.get(namespace, "_args")),
+    ):
         if word == "target" and value is not None:
             yield Kind.ATTRIBUTE, ".target", value
         elif type(value) is tuple:
             for position, argument in enumerate(value):
                 yield Kind.ATTRIBUTE, f".args[{position}]", argument
-    keywords = static.get(namespace, "_kwargs")
-    for name, value in static.items(keywords) if static.is_a(keywords, dict) else ():
+    keywords = safe_access.get(namespace, "_kwargs")
+    for name, value in safe_access.items(keywords) if safe_access.is_a(keywords, dict) else ():
         yield Kind.ATTRIBUTE, f".kwargs[{key_text(name)}]", value
 
 
 def _thread_local(obj: Any) -> Iterator[Edge]:
     """The attributes in every thread: a table has a dictionary for each thread."""
-    for table in static.referents(obj):
+    for table in safe_access.referents(obj):
         for values in dict.values(table) if type(table) is dict else ():
-            for name, value in static.items(values) if type(values) is dict else ():
+            for name, value in safe_access.items(values) if type(values) is dict else ():
                 yield Kind.ATTRIBUTE, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
 
 
@@ -334,8 +337,8 @@ def _contained(*names: str) -> Callable[[Any], Iterator[Edge]]:
 
     def handler(obj: Any) -> Iterator[Edge]:
         for name in names:
-            for base in static.mro(type(obj)):
-                descriptor: Any = static.class_dict(base).get(name)
+            for base in safe_access.mro(type(obj)):
+                descriptor: Any = safe_access.class_dict(base).get(name)
                 kind: type = type(descriptor)
                 if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
                     yield Kind.ATTRIBUTE, f".{name}", descriptor.__get__(obj)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 
 if TYPE_CHECKING:
     from cudamem_testing.objects.index import Referrers
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 def result_classes() -> frozenset[type]:
     """The classes of ``torch.return_types``."""
-    namespace = static.instance_dict(torch.return_types) or {}
-    return frozenset(cls for cls in namespace.values() if static.is_a(cls, type) and static.derives(cls, tuple))
+    namespace = safe_access.instance_dict(torch.return_types) or {}
+    return frozenset(
+        cls for cls in namespace.values() if safe_access.is_a(cls, type) and safe_access.derives(cls, tuple)
+    )
 
 
 def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
@@ -31,5 +33,5 @@ def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[obje
         yield holder, result
         found.append(result)
     for result in found:
-        for element in static.referents(result):
+        for element in safe_access.referents(result):
             yield result, element

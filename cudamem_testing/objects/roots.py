@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model import stacks
 from cudamem_testing.model.references import Kind, Reference, RootKind
 from cudamem_testing.objects.frames import frame_locals
@@ -57,7 +57,7 @@ _TEST_LOOP = "pytest_runtestloop"
 _CALLERS = frozenset({"pytest_pyfunc_call", "call_fixture_func"})
 _RUN_TEST = "runtest"
 _CALLING_MODULES = frozenset({("_pytest.unittest", _RUN_TEST), ("_pytest.doctest", _RUN_TEST)})
-_FINALIZER: type = static.class_dict(weakref.finalize)["_Info"]
+_FINALIZER: type = safe_access.class_dict(weakref.finalize)["_Info"]
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
 _OF_A_LIBRARY = 3
 #: Classes, by id, whose instances are never roots, except the namespaces of modules.
@@ -186,27 +186,29 @@ class Roots:
         return [found.value for values in self.values.values() for found in values]
 
     def _judge(self, obj: object) -> Root | None:
-        if static.is_a(obj, type):
+        if safe_access.is_a(obj, type):
             cls = obj
-            module, qualname = static.class_module(cls), static.class_qualname(cls)
-            if static.find_static(module, qualname) is cls:
+            module, qualname = safe_access.class_module(cls), safe_access.class_qualname(cls)
+            if safe_access.find_static(module, qualname) is cls:
                 return self._root(RootKind.CLASS, f"class {module}.{qualname}", f"{module}.{qualname}", obj, module)
         elif type(obj) is _LRU_WRAPPER:
-            owner = static.get(static.instance_dict(obj), "__module__")
-            if type(owner) is str and static.find_static(owner, lru_name(obj)) is obj:
+            owner = safe_access.get(safe_access.instance_dict(obj), "__module__")
+            if type(owner) is str and safe_access.find_static(owner, lru_name(obj)) is obj:
                 name = f"{owner}.{lru_name(obj)}"
                 return self._root(RootKind.LRU_CACHE, f"lru_cache of {name}", name, obj, owner)
         elif (running := self._running_kind(obj)) is not None:
             word = type_word(obj)
             return self._root(running, f"event loop {word}" if running is RootKind.EVENT_LOOP else word, word, obj, "")
-        elif static.type_name(obj) not in _USERS and self._ignore.package(module := static.class_module(type(obj))):
+        elif safe_access.type_name(obj) not in _USERS and self._ignore.package(
+            module := safe_access.class_module(type(obj))
+        ):
             return self._root(*_harness(obj), obj, module)
         return None
 
     def _running_kind(self, obj: object) -> RootKind | None:
         """The kind of an object that stays alive by running: an executor that was not shut down, an open loop."""
         for base, ended, kind in self._running:
-            if static.derives(type(obj), base) and static.get(static.instance_dict(obj), ended) is False:
+            if safe_access.derives(type(obj), base) and safe_access.get(safe_access.instance_dict(obj), ended) is False:
                 return kind
         return None
 
@@ -216,7 +218,7 @@ class Roots:
     def _module(self, obj: object) -> Root:
         key = self._modules.name(obj)
         module = sys.modules[key]  # type: ignore[index]
-        own_name = static.get(static.instance_dict(module), "__name__")
+        own_name = safe_access.get(safe_access.instance_dict(module), "__name__")
         name = own_name if type(own_name) is str and own_name in sys.modules else key
         return self._root(RootKind.MODULE, f"module {name}", f"{name}", module, name if type(name) is str else "")
 
@@ -236,7 +238,7 @@ class Roots:
         self.around_test = [value for value in self.around_test if id(value) not in self._in_cells]
 
     def _add_frame(self, frame: types.FrameType, thread: tuple[str, str], *, around_test: bool) -> None:
-        code, module = frame.f_code, static.get(frame.f_globals, "__name__")
+        code, module = frame.f_code, safe_access.get(frame.f_globals, "__name__")
         if type(module) is str and module.startswith(_OWN_PACKAGE):
             return  # the search's own frames hold these roots: their locals would close a cycle
         where, name = thread
@@ -293,10 +295,10 @@ def _around_test(stack: Sequence[types.FrameType]) -> Sequence[types.FrameType]:
 
 def defining_module(obj: object) -> str | None:
     """The module that defines a class or an ``lru_cache``, which may be roots; ``None`` for other objects."""
-    if static.is_a(obj, type):
-        return static.class_module(obj)
+    if safe_access.is_a(obj, type):
+        return safe_access.class_module(obj)
     if type(obj) is _LRU_WRAPPER:
-        owner = static.get(static.instance_dict(obj), "__module__")
+        owner = safe_access.get(safe_access.instance_dict(obj), "__module__")
         return owner if type(owner) is str else None
     return None
 
@@ -304,7 +306,7 @@ def defining_module(obj: object) -> str | None:
 def _harness(obj: object) -> tuple[RootKind, str, str]:
     """Kind, text and name of a harness object: a fixture by its name, others by their class."""
     word = type_word(obj)
-    name = static.get(static.instance_dict(obj), "argname") if word == "FixtureDef" else None
+    name = safe_access.get(safe_access.instance_dict(obj), "argname") if word == "FixtureDef" else None
     if type(name) is str:
         return RootKind.FIXTURE, f"fixture {name!r}", name
     return RootKind.HARNESS, word, word
@@ -320,7 +322,7 @@ def _rank(kind: RootKind, module: str) -> int:
 def _is_library(module: str) -> bool:
     if module == "__main__":
         return False
-    file = static.get(static.instance_dict(sys.modules.get(module)), "__file__")
+    file = safe_access.get(safe_access.instance_dict(sys.modules.get(module)), "__file__")
     return type(file) is not str or stacks.is_library(file)
 
 
@@ -329,12 +331,12 @@ def _named(word: str, name: str) -> tuple[str, str]:
 
 
 def _thread(thread: object) -> tuple[str, str]:
-    name = static.get(static.instance_dict(thread), "_name")
+    name = safe_access.get(safe_access.instance_dict(thread), "_name")
     return (f"thread {name!r}", name) if type(name) is str else ("thread", "")
 
 
 def _namespace(module: str) -> dict[str, Any]:
-    return static.instance_dict(sys.modules.get(module)) or {}
+    return safe_access.instance_dict(sys.modules.get(module)) or {}
 
 
 def _threads() -> Iterator[_Registered]:
@@ -346,15 +348,15 @@ def _threads() -> Iterator[_Registered]:
 def _registration(obj: object) -> _Registered | None:
     """The registration of an object in a long registry: only objects that can be in it are looked up."""
     if type(obj) is _FINALIZER:
-        registered = tuple(static.class_dict(weakref.finalize).get("_registry", {}).values())
+        registered = tuple(safe_access.class_dict(weakref.finalize).get("_registry", {}).values())
         return (RootKind.FINALIZER, partial(_finalizer, obj), obj) if _among(obj, registered) else None
     namespace = _namespace("logging")
-    if not namespace or not static.is_one_of(obj, namespace["Logger"], namespace["PlaceHolder"]):
+    if not namespace or not safe_access.is_one_of(obj, namespace["Logger"], namespace["PlaceHolder"]):
         return None
     if obj is namespace.get("root"):
         return RootKind.LOGGER, partial(_named, "logger ", "root"), obj
-    manager = static.class_dict(namespace["Logger"]).get("manager")
-    for name, logger in static.items(static.get(static.instance_dict(manager), "loggerDict") or {}):
+    manager = safe_access.class_dict(namespace["Logger"]).get("manager")
+    for name, logger in safe_access.items(safe_access.get(safe_access.instance_dict(manager), "loggerDict") or {}):
         if logger is obj and type(name) is str:
             return RootKind.LOGGER, partial(_named, "logger ", name), obj
     return None
@@ -365,7 +367,7 @@ def _among(obj: object, others: Iterable[object]) -> bool:
 
 
 def _finalizer(info: object) -> tuple[str, str]:
-    return _named("weakref.finalize with ", type_word(dict(static.slots(info)).get("func")))
+    return _named("weakref.finalize with ", type_word(dict(safe_access.slots(info)).get("func")))
 
 
 def _signal_handlers() -> Iterator[_Registered]:

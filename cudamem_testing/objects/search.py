@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from cudamem_testing import static, torch_api
+from cudamem_testing import safe_access, torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure, View
 from cudamem_testing.objects import arrays, results
@@ -339,7 +339,7 @@ class Search(ExitStack):
         return [obj for obj in held if not self._only_in_another(obj)] or held
 
     def _is_leftover(self, obj: object) -> bool:
-        return static.is_a(obj, torch.UntypedStorage) and not self.graph.holders_of(id(obj))
+        return safe_access.is_a(obj, torch.UntypedStorage) and not self.graph.holders_of(id(obj))
 
     def _only_in_another(self, obj: object) -> bool:
         holders = set(self.graph.holders_of(id(obj)))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import tensors
@@ -32,7 +32,7 @@ def storages_on(device: str) -> OnDevice:
     graphs = False
     for obj in Original.get_objects():
         if not is_tensor(obj):
-            graphs = graphs or static.is_a(obj, torch.cuda.CUDAGraph)
+            graphs = graphs or safe_access.is_a(obj, torch.cuda.CUDAGraph)
             continue
         with tensors.quiet():
             gradient = tensors.grad(obj)

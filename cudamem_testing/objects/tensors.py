@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.torch_api import tensors
 
 
@@ -32,12 +32,12 @@ class Storage:
 
 def is_tensor(obj: object) -> bool:
     """Whether an object is really a tensor (an object that fakes ``__class__`` is not)."""
-    return static.is_a(obj, tensors.TensorBase)
+    return safe_access.is_a(obj, tensors.TensorBase)
 
 
 def is_module(obj: object) -> bool:
     """Whether an object is really an ``nn.Module``."""
-    return static.is_a(obj, torch.nn.Module)
+    return safe_access.is_a(obj, torch.nn.Module)
 
 
 def storage_of(obj: object) -> Storage | None:
@@ -77,7 +77,7 @@ def _inner(tensor: object, hollow: bool) -> list[object]:
     with tensors.quiet():
         inner = [part for _, part in tensors.parts(tensor)]
     if hollow and not inner:
-        inner = [value for _, value in static.items(static.instance_dict(tensor) or {}) if is_tensor(value)]
+        inner = [value for _, value in safe_access.items(safe_access.instance_dict(tensor) or {}) if is_tensor(value)]
     return inner
 
 

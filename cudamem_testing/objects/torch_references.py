@@ -9,7 +9,7 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.references import Edge, Kind
 from cudamem_testing.objects.names import key_text
 from cudamem_testing.torch_api import nodes, tensors
@@ -32,11 +32,11 @@ def tensor_edges(obj: Any) -> Iterator[Edge]:
         node = tensors.grad_fn(obj)
         found: list[Edge] = [
             (Kind.GRAD, ".grad", tensors.grad(obj)),
-            (Kind.GRAD_FN, f".grad_fn[{static.class_name(type(node))}]", node),
+            (Kind.GRAD_FN, f".grad_fn[{safe_access.class_name(type(node))}]", node),
         ]
         found.append((Kind.STORAGE, "._base", tensors.base(obj)))
         for table in tensors.hooks(obj):
-            found += [(Kind.HOOK, number, hook) for number, hook in static.items(table)]
+            found += [(Kind.HOOK, number, hook) for number, hook in safe_access.items(table)]
             found.append((Kind.INTERNAL, "._backward_hooks", table))
         found += [(Kind.STORAGE, f".{name}", part) for name, part in tensors.parts(obj)]
     yield from found
@@ -50,13 +50,13 @@ def node_edges(obj: Any, saved: tuple[str, ...] | None = None, *, metadata: bool
     with tensors.quiet():
         found: list[Edge] = [(Kind.SAVED, f".saved {name}", value) for name, value in nodes.saved(obj, saved)]
         found.append((Kind.SAVED, ".variable", nodes.node_variable(obj)))
-        found += [(Kind.NEXT, f".next[{static.class_name(type(node))}]", node) for node in nodes.next_nodes(obj)]
+        found += [(Kind.NEXT, f".next[{safe_access.class_name(type(node))}]", node) for node in nodes.next_nodes(obj)]
         if metadata:
             table = nodes.node_metadata(obj)
             if type(table) is dict:
                 found += [(Kind.ATTRIBUTE, f".metadata[{key_text(key)}]", value) for key, value in table.items()]
                 found.append((Kind.INTERNAL, ".metadata", table))
-            for hooks in static.referents(obj):
+            for hooks in safe_access.referents(obj):
                 if type(hooks) is collections.OrderedDict:
-                    found += [(Kind.HOOK, number, hook) for number, hook in static.items(hooks)]
+                    found += [(Kind.HOOK, number, hook) for number, hook in safe_access.items(hooks)]
     yield from found

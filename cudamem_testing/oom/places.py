@@ -11,7 +11,7 @@ from cudamem_testing.snapshots.record import Kind
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import Locator
-    from cudamem_testing.recorders.base import Call
+    from cudamem_testing.recorders.base import AllocatingCall
     from cudamem_testing.snapshots.record import Recording
 
 
@@ -44,12 +44,12 @@ def allocated_since(recording: Recording, first: int) -> frozenset[int]:
     return frozenset(events.addresses[place] for place in made)
 
 
-def requests_of_calls(calls: Iterable[Call], locator: Locator) -> list[Request]:
+def requests_of_calls(calls: Iterable[AllocatingCall], locator: Locator) -> list[Request]:
     """The operators of a run that allocated."""
     return [Request(place, call.size, locator.stack(call.frames), call.operator) for place, call in enumerate(calls, 1)]
 
 
-def with_operators(requests: Sequence[Request], named: Sequence[tuple[Call, Stack]]) -> list[Request]:
+def with_operators(requests: Sequence[Request], named: Sequence[tuple[AllocatingCall, Stack]]) -> list[Request]:
     """The same with operators, from a run that was counted by operator; each call with its stack.
 
     Numbers that Python passes to an operator are wrapped once more in such a run, outside the operators, so only what

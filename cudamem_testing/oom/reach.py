@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.originals import Original
-from cudamem_testing.static import is_a, is_one_of, referents
+from cudamem_testing.safe_access import is_a, is_one_of, referents
 from cudamem_testing.torch_api.ambient import Setting
 
 MOST = 50_000

@@ -11,7 +11,7 @@ from enum import Enum
 import torch
 
 from cudamem_testing.model.recovery import HalfChanged, WrittenInPart
-from cudamem_testing.static import instance_dict, is_a, is_one_of, items, slots
+from cudamem_testing.safe_access import instance_dict, is_a, is_one_of, items, slots
 from cudamem_testing.torch_api.tensors import writes_in_place
 
 #: How deep attributes and containers of other objects are read, and how many values at most.
@@ -20,7 +20,7 @@ SHOWN = 3
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-class Change(Enum):
+class StateChange(Enum):
     """What a run did to one value."""
 
     NONE = "none"
@@ -63,23 +63,27 @@ class NamedState:
         with torch.no_grad():
             return {name: _copied(value) for name, value in self.values()}
 
-    def changes(self, before: Snapshot) -> dict[str, Change]:
+    def changes(self, before: Snapshot) -> dict[str, StateChange]:
         """What happened to each value since a read."""
         now = dict(self.values())
         with torch.no_grad():
             names = (*now, *(before.keys() - now.keys()))
             return {name: self._change(before.get(name), now.get(name)) for name in names}
 
-    def _change(self, before: object, now: object) -> Change:
+    def _change(self, before: object, now: object) -> StateChange:
         if now is None:
-            return Change.ABSENT if before is None else Change.GONE
+            return StateChange.ABSENT if before is None else StateChange.GONE
         if not isinstance(before, Copied) or not is_a(now, torch.Tensor):
-            return Change.NONE if type(before) is type(now) and before == now else Change.VALUE
+            return StateChange.NONE if type(before) is type(now) and before == now else StateChange.VALUE
         try:
-            return Change.NONE if _is_equal(before.values, now) else Change.VALUE
+            return StateChange.NONE if _is_equal(before.values, now) else StateChange.VALUE
         except NotImplementedError:  # a simulated card without values
             self.values_unknown = True
-            return Change.NONE if (before.original, before.writes) == (id(now), writes_in_place(now)) else Change.VALUE
+            return (
+                StateChange.NONE
+                if (before.original, before.writes) == (id(now), writes_in_place(now))
+                else StateChange.VALUE
+            )
 
     def writes(self, before: Snapshot) -> dict[str, int]:
         """How often each tensor was written in place since a read, where that is known."""
@@ -145,19 +149,23 @@ class Gradients(NamedState):
 
 
 def half_changed(
-    changes: Mapping[str, Change], usual: Mapping[str, Change], *, may_go: bool = False
+    changes: Mapping[str, StateChange], usual: Mapping[str, StateChange], *, may_go: bool = False
 ) -> HalfChanged | None:
     """What changed while other state did not; ``None`` if all changed, or nothing.
 
     ``usual`` are the changes of a run without a failure: what stays the same there counts only if it changes now. If
     values ``may_go``, all of them may be gone.
     """
-    there = [name for name, change in changes.items() if change in (Change.NONE, Change.VALUE)]
-    gone = [name for name, change in changes.items() if change is Change.GONE and usual.get(name) is not Change.GONE]
+    there = [name for name, change in changes.items() if change in (StateChange.NONE, StateChange.VALUE)]
+    gone = [
+        name
+        for name, change in changes.items()
+        if change is StateChange.GONE and usual.get(name) is not StateChange.GONE
+    ]
     if may_go and gone:
         return _half(there, gone, missing=True) if there else None
-    expected = [name for name, change in usual.items() if change in (Change.VALUE, Change.GONE)]
-    changed = [name for name, change in changes.items() if change in (Change.VALUE, Change.GONE)]
+    expected = [name for name, change in usual.items() if change in (StateChange.VALUE, StateChange.GONE)]
+    changed = [name for name, change in changes.items() if change in (StateChange.VALUE, StateChange.GONE)]
     still = [name for name in expected if name not in {*changed}]
     return _half(changed, still) if changed and (still or {*changed} - {*expected}) else None
 

@@ -11,7 +11,7 @@
 :mod:`.summaries`       rows as tables
 :mod:`.limits`          budgets of phases and modules
 :mod:`.compare`         what grew between two runs
-:mod:`.files`           JSON
+:mod:`.table_files`           JSON
 :mod:`.picture`         plots levels over operator calls
 ======================  ======================================================================
 
@@ -20,21 +20,21 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from cudamem_testing.operators.compare import Change, Comparison
-from cudamem_testing.operators.files import OperatorFileError
+from cudamem_testing.operators.compare import OperatorChange, OperatorComparison
 from cudamem_testing.operators.recording import OperatorMemory
-from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
+from cudamem_testing.operators.rows import Levels, Marker, OperatorRow, Phase
 from cudamem_testing.operators.table import OperatorTable, load_operators
+from cudamem_testing.operators.table_files import OperatorFileError
 
 __all__ = [
-    "Change",
-    "Comparison",
     "Levels",
     "Marker",
+    "OperatorChange",
+    "OperatorComparison",
     "OperatorFileError",
     "OperatorMemory",
+    "OperatorRow",
     "OperatorTable",
     "Phase",
-    "Row",
     "load_operators",
 ]

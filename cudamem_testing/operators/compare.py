@@ -15,7 +15,7 @@ CallKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OperatorChange:
     """Bytes that the calls of one operator in one module and phase allocated, in the earlier and the later run."""
 
     phase: str
@@ -32,15 +32,15 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class OperatorComparison:
     """What changed between two runs, the largest growth first. ``peaks`` are above the start of each run."""
 
-    changes: tuple[Change, ...]
-    peaks: tuple[Change, ...]
+    changes: tuple[OperatorChange, ...]
+    peaks: tuple[OperatorChange, ...]
     notes: tuple[str, ...] = ()
 
     @property
-    def grew(self) -> tuple[Change, ...]:
+    def grew(self) -> tuple[OperatorChange, ...]:
         """Changes that allocate more than before."""
         return tuple(change for change in self.changes if change.growth > 0)
 
@@ -63,7 +63,7 @@ class Comparison:
         return "\n".join([str(self.table()), *(f"note: {note}" for note in self.notes)])
 
 
-def compare(earlier: Record, later: Record) -> Comparison:
+def compare(earlier: Record, later: Record) -> OperatorComparison:
     """Compare what operators allocated, by phase, module, operator and device.
 
     If each run measured one device, the runs are compared even if the devices differ.
@@ -74,12 +74,14 @@ def compare(earlier: Record, later: Record) -> Comparison:
         notes = (f"before was on {before_on[0]}, after on {after_on[0]}",)
         earlier = _moved(earlier, after_on[0])
     before, after = _allocated(earlier), _allocated(later)
-    changes = [Change(*key, before[key], after[key]) for key in {**before, **after} if before[key] != after[key]]
+    changes = [
+        OperatorChange(*key, before[key], after[key]) for key in {**before, **after} if before[key] != after[key]
+    ]
     changes.sort(key=lambda change: (-change.growth, change.phase, change.module, change.operator, change.device))
     peaks, peaks_later = _peaks(earlier), _peaks(later)
     both = [device for device in peaks if device in peaks_later]
-    risen = tuple(Change("", "", "(peak)", device, peaks[device], peaks_later[device]) for device in both)
-    return Comparison(tuple(changes), risen, notes)
+    risen = tuple(OperatorChange("", "", "(peak)", device, peaks[device], peaks_later[device]) for device in both)
+    return OperatorComparison(tuple(changes), risen, notes)
 
 
 def _moved(table: Record, device: str) -> Record:
@@ -103,7 +105,7 @@ def _peaks(table: Record) -> dict[str, int]:
     return {device: peak - start for device, start, peak, _ in table.levels if peak is not None}
 
 
-def _line(change: Change, device: bool) -> tuple[str, ...]:
+def _line(change: OperatorChange, device: bool) -> tuple[str, ...]:
     sizes = (change.before, change.after, change.growth)
     where = (change.device,) if device else ()
     return change.phase, change.module, change.operator, *where, *map(format_size, sizes)

@@ -14,7 +14,7 @@ from cudamem_testing.model.evidence import Evidence, Shown
 from cudamem_testing.model.limits import Breach, Budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.operators.record import Record
-from cudamem_testing.operators.rows import BETWEEN, Phase, Row, is_within
+from cudamem_testing.operators.rows import BETWEEN, OperatorRow, Phase, is_within
 from cudamem_testing.operators.summaries import summary
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.judge import Judge
@@ -70,10 +70,10 @@ def enforce(table: Record, budget: Budget, phase: str | None, module: str | None
         raise OverBudget(broken)
 
 
-def _runs(rows: Sequence[Row], phase: str | None, module: str | None) -> Iterator[list[Row]]:
+def _runs(rows: Sequence[OperatorRow], phase: str | None, module: str | None) -> Iterator[list[OperatorRow]]:
     """Neighbouring rows of the phase and module; changes between two of them are part of their run."""
-    run: list[Row] = []
-    pause: list[Row] = []
+    run: list[OperatorRow] = []
+    pause: list[OperatorRow] = []
     for row in rows:
         if row.operator == BETWEEN and (module is not None or phase is None or row.phase.value == phase):
             pause.append(row)
@@ -88,7 +88,7 @@ def _runs(rows: Sequence[Row], phase: str | None, module: str | None) -> Iterato
         yield [*run, *(pause if module is None else [])]
 
 
-def _window(name: str, device: str, runs: Sequence[Sequence[Row]], *, pauses: bool) -> Window:
+def _window(name: str, device: str, runs: Sequence[Sequence[OperatorRow]], *, pauses: bool) -> Window:
     """A window with the levels of the runs, which counts the operators and, with ``pauses``, changes between them."""
     kind, _, index = device.partition(":")
     start, peak = max(((run[0].before, _peak(run)) for run in runs), key=lambda pair: (pair[1] or pair[0]) - pair[0])
@@ -109,6 +109,6 @@ def _window(name: str, device: str, runs: Sequence[Sequence[Row]], *, pauses: bo
     )
 
 
-def _peak(run: Sequence[Row]) -> int | None:
+def _peak(run: Sequence[OperatorRow]) -> int | None:
     peaks = [row.peak for row in run]
     return None if None in peaks else max(peak for peak in peaks if peak is not None)

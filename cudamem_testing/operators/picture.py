@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.operators.record import Record
-from cudamem_testing.operators.rows import BETWEEN, Row, is_on
+from cudamem_testing.operators.rows import BETWEEN, OperatorRow, is_on
 from cudamem_testing.operators.summaries import module_text
-from cudamem_testing.show.plots.lines import Line, Moment, Picture, Shade, draw
+from cudamem_testing.show.plots.lines import Moment, Picture, Shade, StepLine, draw
 from cudamem_testing.show.usage import hide_wrong_arguments
 
 __tracebackhide__ = hide_wrong_arguments
@@ -31,14 +31,14 @@ def picture_of(table: Record, device: object = None) -> Picture:
         raise ValueError(f"{device} was not measured (measured: {', '.join(level.device for level in table.levels)})")
     rows = [row for row in table.rows if row.device == level.device]
     places = [row.call + (row.operator != BETWEEN) for row in rows]
-    lines = [Line("allocated", _points(places, [row.after for row in rows], (0, level.start)))]
+    lines = [StepLine("allocated", _points(places, [row.after for row in rows], (0, level.start)))]
     if any(row.peak is not None for row in rows):
         inside = _points([row.call for row in rows], [row.peak for row in rows])
-        lines.append(Line("highest inside the operator", inside, thin=True))
+        lines.append(StepLine("highest inside the operator", inside, thin=True))
     for name in ("active", "reserved"):
         values = [getattr(row, name) for row in rows]
         if any(value is not None for value in values):
-            lines.append(Line(name, _points(places, values)))
+            lines.append(StepLine(name, _points(places, values)))
     return Picture(
         title=f"Memory of {level.device} over operator calls",
         across="operator calls",
@@ -56,7 +56,7 @@ def _points(
     return (first, *found) if first is not None else tuple(found)
 
 
-def _shades(rows: list[Row]) -> list[Shade]:
+def _shades(rows: list[OperatorRow]) -> list[Shade]:
     shades = []
     calls = [row for row in rows if row.operator != BETWEEN]
     for phase, group in groupby(calls, key=lambda row: row.phase.value):
@@ -65,7 +65,7 @@ def _shades(rows: list[Row]) -> list[Shade]:
     return shades
 
 
-def _peak(rows: list[Row]) -> Moment | None:
+def _peak(rows: list[OperatorRow]) -> Moment | None:
     known = [row for row in rows if row.peak is not None]
     if not known:
         return None

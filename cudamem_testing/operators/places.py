@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from cudamem_testing.operators.rows import OUTSIDE_MODEL, Phase
-from cudamem_testing.static import find_in_class, is_a, is_one_of, type_name
+from cudamem_testing.safe_access import find_in_class, is_a, is_one_of, type_name
 from cudamem_testing.torch_api.running import UNNUMBERED, node_number, running
 
 ModuleCall = tuple[Phase, str | None]
@@ -34,7 +34,7 @@ AMBIGUOUS = (
 )
 
 
-class Places:
+class OperatorPlaces:
     """Finds where operators run, from its creation on; names are those of ``model.named_modules()``.
 
     A module outside the model has the name of its class (``MSELoss()``), which also starts the names of its parts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.operators.rows import Levels, Marker, Row
+from cudamem_testing.operators.rows import Levels, Marker, OperatorRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Record:
     and the highest of their peaks is its peak. ``notes`` say what is unknown.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[OperatorRow, ...]
     levels: tuple[Levels, ...]
     markers: tuple[Marker, ...] = ()
     notes: tuple[str, ...] = ()

@@ -26,14 +26,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.operators.mode import OperatorMode, StorageMode, Taken
-from cudamem_testing.operators.places import Places
-from cudamem_testing.operators.rows import BETWEEN, Call, Mark, Phase, levels_of, markers_of, overlap, rows_of
+from cudamem_testing.operators.places import OperatorPlaces
+from cudamem_testing.operators.rows import BETWEEN, Mark, OperatorCall, Phase, levels_of, markers_of, overlap, rows_of
 from cudamem_testing.operators.storages import StorageJournal
 from cudamem_testing.operators.table import OperatorTable, Reports
 from cudamem_testing.recorders.journal import Journal, open_journal
 from cudamem_testing.recorders.native_journal import Note
+from cudamem_testing.safe_access import is_a, type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import is_a, type_name
 from cudamem_testing.torch_api import cuda_initialized
 from cudamem_testing.torch_api.dispatch import operator_name
 from cudamem_testing.torch_api.running import fake_mode_is_on, is_fake, node_function
@@ -161,7 +161,7 @@ class OperatorMemory(Reports):
 
     def _begin(self, base: CodeType) -> None:
         """Set everything up; undo it if something fails."""
-        places = Places(self._model, base)
+        places = OperatorPlaces(self._model, base)
         with ExitStack() as stack:
             self._journals = tuple(self._open(device, stack) for device in self._devices)
             self._note = _note_of(self._journals)
@@ -174,7 +174,7 @@ class OperatorMemory(Reports):
             stack.enter_context(mode)
             self._stack = stack.pop_all()
 
-    def _end(self, places: Places) -> None:
+    def _end(self, places: OperatorPlaces) -> None:
         """Take the last note, keep the notes, and release everything else."""
         self._note()
         self._noted = tuple((journal.device, journal.notes()) for journal in self._journals)
@@ -230,7 +230,7 @@ class OperatorMemory(Reports):
 
     def _tabulated(self) -> OperatorTable:
         taken = sorted(self._taken, key=lambda one: one[0])
-        calls = [Call(before, after, operator_name(func), *place) for before, after, func, place in taken]
+        calls = [OperatorCall(before, after, operator_name(func), *place) for before, after, func, place in taken]
         by_device = [rows_of(str(device), notes, calls, self._marks) for device, notes in self._noted]
         rows = by_device[0]
         if len(by_device) > 1:

@@ -29,7 +29,7 @@ class Phase(str, Enum):
     OTHER = "other"
 
 
-class Row(NamedTuple):
+class OperatorRow(NamedTuple):
     """One operator call on one device, or the changes before it; sizes are bytes, ``None`` is unknown.
 
     ``call`` is the index of the operator call; a row between operators has that of the next call.
@@ -69,7 +69,7 @@ class Row(NamedTuple):
         return None if self.peak is None else self.peak - max(self.before, self.after)
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """A recorded operator call: the notes before and after it, and where it ran."""
 
     before: int
@@ -119,7 +119,9 @@ def is_on(device: str, wanted: object) -> bool:
     return device == text or device.startswith(f"{text}:")
 
 
-def rows_of(device: str, notes: Sequence[Note], calls: Sequence[Call], marks: Sequence[Mark]) -> list[Row]:
+def rows_of(
+    device: str, notes: Sequence[Note], calls: Sequence[OperatorCall], marks: Sequence[Mark]
+) -> list[OperatorRow]:
     """The rows of one device in order. ``calls`` are in the order in which they started."""
     owners: list[int | None] = [None] * (len(notes) - 1)
     for place, call in enumerate(calls):
@@ -138,7 +140,7 @@ def levels_of(device: str, notes: Sequence[Note]) -> Levels:
     return Levels(device, notes[0].allocated, peak, notes[-1].allocated)
 
 
-def markers_of(calls: Sequence[Call], marks: Iterable[Mark]) -> tuple[Marker, ...]:
+def markers_of(calls: Sequence[OperatorCall], marks: Iterable[Mark]) -> tuple[Marker, ...]:
     """Marks with a name, each with the operator call that follows it."""
     found, place = [], 0
     for mark in marks:
@@ -149,7 +151,7 @@ def markers_of(calls: Sequence[Call], marks: Iterable[Mark]) -> tuple[Marker, ..
     return tuple(found)
 
 
-def overlap(calls: Sequence[Call]) -> bool:
+def overlap(calls: Sequence[OperatorCall]) -> bool:
     """Whether operators ran at the same time, on several threads."""
     end = 0
     for call in calls:
@@ -162,14 +164,16 @@ def overlap(calls: Sequence[Call]) -> bool:
 class _Builder:
     """Turns spans between notes into rows; spans of one call or of one pause are joined."""
 
-    def __init__(self, device: str, notes: Sequence[Note], calls: Sequence[Call], marks: Sequence[Mark]) -> None:
-        self.rows: list[Row] = []
+    def __init__(
+        self, device: str, notes: Sequence[Note], calls: Sequence[OperatorCall], marks: Sequence[Mark]
+    ) -> None:
+        self.rows: list[OperatorRow] = []
         self._device, self._notes, self._calls, self._marks = device, notes, calls, marks
         self._places: dict[int, int] = {}  # of calls, in the list of rows
         self._begun = 0
         self._phase, self._region, self._step = Phase.OTHER, "", 0
         self._mark = 0
-        self._pause: Row | None = None
+        self._pause: OperatorRow | None = None
 
     def add(self, span: int, owner: int | None) -> None:
         self._pass_marks(span)
@@ -201,13 +205,13 @@ class _Builder:
             self._region = self._region if mark.region is None else mark.region
             self._step = self._step if mark.step is None else mark.step
 
-    def _row(self, span: int, call: int, operator: str, module: str | None, phase: Phase) -> Row:
+    def _row(self, span: int, call: int, operator: str, module: str | None, phase: Phase) -> OperatorRow:
         before, after = self._notes[span], self._notes[span + 1]
         change = after.allocated - before.allocated
         allocated = after.allocated_total - before.allocated_total
         if allocated < 0:  # the allocator's counters were reset
             allocated = max(after.allocated_total, change)
-        return Row(
+        return OperatorRow(
             call,
             operator,
             module,
@@ -230,7 +234,7 @@ def _known(value: int) -> int | None:
     return None if value < 0 else value
 
 
-def _joined(first: Row, second: Row) -> Row:
+def _joined(first: OperatorRow, second: OperatorRow) -> OperatorRow:
     """Two spans of one call or one pause as one row."""
     return second._replace(
         call=first.call,

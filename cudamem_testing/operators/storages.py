@@ -17,8 +17,8 @@ import torch
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.journal import UNKNOWN
 from cudamem_testing.recorders.native_journal import Note
+from cudamem_testing.safe_access import contents, is_a
 from cudamem_testing.snapshots.rounding import SMALLEST
-from cudamem_testing.static import contents, is_a
 from cudamem_testing.torch_api import tensors
 from cudamem_testing.torch_api.running import is_fake
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.operators.rows import BETWEEN, OUTSIDE_MODEL, Phase, Row
+from cudamem_testing.operators.rows import BETWEEN, OUTSIDE_MODEL, OperatorRow, Phase
 from cudamem_testing.show.tables import Column, Table
 
 COLUMNS = ("operators", "allocated", "freed", "forward kept", "backward kept", "temporary", "peak")
@@ -37,7 +37,7 @@ class Sum:
     peak: int | None = None
     known: bool = True
 
-    def add(self, row: Row, start: int) -> None:
+    def add(self, row: OperatorRow, start: int) -> None:
         """Count a row; peaks become levels above ``start``."""
         self.operators += row.operator != BETWEEN
         self.allocated += row.allocated
@@ -61,7 +61,7 @@ class Sum:
         return self.peak or 0 if self.known else None
 
 
-def summary(rows: Sequence[Row], starts: Starts, top: int, min_bytes: int) -> Table:
+def summary(rows: Sequence[OperatorRow], starts: Starts, top: int, min_bytes: int) -> Table:
     """The operator calls that allocated most, the largest first."""
     calls = [row for row in rows if row.operator != BETWEEN]
     largest = sorted(calls, key=lambda row: (-row.allocated, row.call, row.device))
@@ -90,7 +90,7 @@ def summary(rows: Sequence[Row], starts: Starts, top: int, min_bytes: int) -> Ta
     return cells.table(columns, ("allocated", "freed", "temporary", "after"), lines)
 
 
-def by_operator(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
+def by_operator(rows: Sequence[OperatorRow], starts: Starts, min_bytes: int) -> Table:
     """Calls grouped by operator, the largest allocations first; calls without memory form one row."""
     groups = _grouped(rows, starts, lambda row: row.operator if row.allocated or row.freed else OTHERS)
     last = {OTHERS: 1, BETWEEN: 2}
@@ -98,7 +98,7 @@ def by_operator(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
     return _totalled("operator", ((key, groups[key]) for key in order), rows, starts, min_bytes)
 
 
-def by_phase(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
+def by_phase(rows: Sequence[OperatorRow], starts: Starts, min_bytes: int) -> Table:
     """Phases, with the changes between their operators."""
     groups = _grouped(rows, starts, lambda row: row.phase.value)
     order = [phase.value for phase in Phase]
@@ -107,7 +107,7 @@ def by_phase(rows: Sequence[Row], starts: Starts, min_bytes: int) -> Table:
 
 
 def by_module(
-    rows: Sequence[Row], starts: Starts, depth: int | None, min_bytes: int, columns: Sequence[str] = COLUMNS
+    rows: Sequence[OperatorRow], starts: Starts, depth: int | None, min_bytes: int, columns: Sequence[str] = COLUMNS
 ) -> Table:
     """The tree of modules down to ``depth`` below the model, each including its submodules, in order of first use."""
     cells, lines = _Cells(starts, min_bytes), []
@@ -155,7 +155,7 @@ class _Tree:
         self._children: dict[str, list[str]] = {}
         self._roots: list[str] = []
 
-    def add(self, row: Row, start: int, depth: int | None) -> None:
+    def add(self, row: OperatorRow, start: int, depth: int | None) -> None:
         for name in self._path(row.module or "", depth):
             self._sums[name].add(row, start)
 
@@ -208,20 +208,26 @@ def _is_shown(part: Sum, min_bytes: int) -> bool:
     return not min_bytes or max(part.allocated, part.freed) >= min_bytes
 
 
-def _grouped(rows: Iterable[Row], starts: Starts, key: Callable[[Row], str]) -> dict[tuple[str, str], Sum]:
+def _grouped(
+    rows: Iterable[OperatorRow], starts: Starts, key: Callable[[OperatorRow], str]
+) -> dict[tuple[str, str], Sum]:
     groups: dict[tuple[str, str], Sum] = {}
     for row in rows:
         groups.setdefault((row.device, key(row)), Sum()).add(row, starts[row.device])
     return groups
 
 
-def _by_device(rows: Iterable[Row], starts: Starts) -> dict[str, Sum]:
+def _by_device(rows: Iterable[OperatorRow], starts: Starts) -> dict[str, Sum]:
     groups = _grouped(rows, starts, lambda row: "")
     return {device: groups[device, ""] for device in starts if (device, "") in groups}
 
 
 def _totalled(
-    title: str, groups: Iterable[tuple[tuple[str, str], Sum]], rows: Sequence[Row], starts: Starts, min_bytes: int
+    title: str,
+    groups: Iterable[tuple[tuple[str, str], Sum]],
+    rows: Sequence[OperatorRow],
+    starts: Starts,
+    min_bytes: int,
 ) -> Table:
     cells = _Cells(starts, min_bytes)
     totals = (((device, TOTAL), total) for device, total in _by_device(rows, starts).items())

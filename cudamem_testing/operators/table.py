@@ -12,12 +12,12 @@ from cudamem_testing.model.limits import budget as parse_limits
 from cudamem_testing.model.sizes import parse_size
 from cudamem_testing.operators import summaries
 from cudamem_testing.operators.compare import compare
-from cudamem_testing.operators.files import load, save
 from cudamem_testing.operators.limits import enforce
 from cudamem_testing.operators.picture import plot
 from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.operators.summary_text import compare_summaries
+from cudamem_testing.operators.table_files import load, save
 from cudamem_testing.records.expected import assert_text
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Table
@@ -25,7 +25,7 @@ from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown
 from cudamem_testing.trace.columns import compare_columns
 
 if TYPE_CHECKING:
-    from cudamem_testing.operators.compare import Comparison
+    from cudamem_testing.operators.compare import OperatorComparison
 
 __tracebackhide__ = hide_wrong_arguments
 
@@ -186,7 +186,7 @@ class Reports(InNotebook):
         )
         enforce(self.table, limits, phase, module)
 
-    def compare(self, earlier: Reports) -> Comparison:
+    def compare(self, earlier: Reports) -> OperatorComparison:
         """What grew since an earlier run, recorded or loaded."""
         return compare(earlier.table, self.table)
 

@@ -131,7 +131,7 @@ def _begin(config: pytest.Config, settings: Settings, items: list[pytest.Item], 
     if _asks(items, markers.TEXT_FIXTURES):
         _expect(config, accept=False)
         if keys.SESSION not in config.stash:
-            from cudamem_testing.plugin.checked import Mismatches
+            from cudamem_testing.plugin.expected_report import Mismatches
 
             config.pluginmanager.register(Mismatches(), "cudamem-mismatches")
     _expect_examples(config, items)
@@ -282,7 +282,7 @@ def _expect(config: pytest.Config, *, accept: bool) -> None:
         plugin = ExpectedText(accept=accept, distributed=distributed, keep=keep)
         config.pluginmanager.register(plugin, "cudamem-expected")
         if keep:
-            from cudamem_testing.plugin.checked import CheckedText
+            from cudamem_testing.plugin.expected_report import CheckedText
 
             config.pluginmanager.register(CheckedText(plugin.session, config.rootpath), "cudamem-checked")
 

@@ -44,9 +44,10 @@ class Benchmarks:
 
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: Any, group_by: str) -> Groups:
     """The groups of pytest-benchmark with memory after the names: for the conftest.py that its command reads."""
-    from pytest_benchmark.plugin import pytest_benchmark_group_stats as groups_of
+    from pytest_benchmark import plugin
 
-    return with_memory(groups_of(config, benchmarks, group_by), _compared(config))
+    groups: Groups = plugin.pytest_benchmark_group_stats(config, benchmarks, group_by)  # type: ignore[no-untyped-call]
+    return with_memory(groups, _compared(config))
 
 
 def _compared(config: pytest.Config | None) -> dict[Any, Any]:

@@ -161,7 +161,7 @@ class Collector:
         gathered.failures = self._failed.of_run(self.run(), session.exitstatus)
         run = self._config.stash[RUN] = self.run()
         if self._settings.reports and runs_tests(self._config):
-            from cudamem_testing.report.files import write_reports
+            from cudamem_testing.report.report_files import write_reports
 
             written, problems = write_reports(run, self._settings.json, self._settings.html)
             gathered.notes += [*([] if self._quiet else written), *problems]

@@ -31,7 +31,7 @@ from cudamem_testing.plugin.items import (
 from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
 from cudamem_testing.run.finished import forget_last
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.warmup import WarmUps

@@ -12,11 +12,11 @@ import _pytest.python
 import _pytest.unittest
 import pytest
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.windows import growths
 from cudamem_testing.run.calls import await_example, call_example
 from cudamem_testing.run.finished import clear_frames
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
@@ -81,7 +81,7 @@ def keepers_of(item: pytest.Item) -> list[object]:
     """Objects that may hold memory of a test: what pytest keeps of it (its item and fixtures), and its module."""
     fixtures = getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
     module = getattr(item, "module", None)
-    namespace = static.module_dict(module) if is_a(module, ModuleType) else None
+    namespace = safe_access.module_dict(module) if is_a(module, ModuleType) else None
     return [item, *fixtures, *([] if namespace is None else [namespace])]
 
 
@@ -134,5 +134,7 @@ def is_foreign(excinfo: pytest.ExceptionInfo[BaseException] | None) -> bool:
 
 def own_status(error: BaseException) -> str | None:
     """The word for a failure that we raised, which may be empty; ``None`` for any other failure."""
-    status: str | None = static.get(static.instance_dict(error), OWN) if is_a(error, pytest.fail.Exception) else None
+    status: str | None = (
+        safe_access.get(safe_access.instance_dict(error), OWN) if is_a(error, pytest.fail.Exception) else None
+    )
     return status

@@ -16,7 +16,7 @@ from cudamem_testing.model.repeatable import warmup_refusal
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.markers import BASELINE, BUDGET, OVERRIDE, SCALING, fixture_names
 from cudamem_testing.plugin.marks import nearest_first, place_of, without_parameters
-from cudamem_testing.static import type_name
+from cudamem_testing.safe_access import type_name
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import id_without_group, own_status, place_at_test
 from cudamem_testing.run.finished import clear_frames
+from cudamem_testing.safe_access import is_a, type_name
 from cudamem_testing.show.printable import one_line, printable
-from cudamem_testing.static import is_a, type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
@@ -67,7 +67,7 @@ class Reports:
         """Add what we found to the report of a failure, and remember the failure."""
         session = self._session
         if call.excinfo is not None:
-            from cudamem_testing.plugin.checked import show_alone
+            from cudamem_testing.plugin.expected_report import show_alone
 
             show_alone(report, call, item.config)
             skipped = is_a(call.excinfo.value, pytest.skip.Exception)

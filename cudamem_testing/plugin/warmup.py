@@ -17,7 +17,7 @@ import pytest
 from cudamem_testing.plugin.items import is_foreign
 
 if TYPE_CHECKING:
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
 
     Wrapper = Generator[None, object, object]
@@ -33,7 +33,7 @@ class WarmUps:
         self._config = config
         self._session = session
 
-    def begin(self, running: Running, item: pytest.Item) -> str:
+    def begin(self, running: ActiveTest, item: pytest.Item) -> str:
         """The phase with which the call of a test begins."""
         if not isinstance(item, pytest.Function) or not running.warmup_runs:
             return "call"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.settings import Settings
 from cudamem_testing.run.running import Asked
-from cudamem_testing.show.files import TEMPORARY
+from cudamem_testing.show.atomic_files import TEMPORARY
 
 VARIABLE = "CUDAMEM_RANKS"
 """The environment variable with the folder of a test whose processes ask for themselves."""

@@ -16,13 +16,13 @@ from cudamem_testing.guards import place, set_variable
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import GROUPED, Finding, Kind
 from cudamem_testing.model.windows import Window
-from cudamem_testing.static import error_text
+from cudamem_testing.safe_access import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.records import TestRecord
     from cudamem_testing.ranks.records import Order, Written
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
 
 MEASURED = ("spawn", "forkserver")
@@ -215,7 +215,7 @@ class Ranks:
         self._started.clear()
 
 
-def _take(written: Written, windows: list[Window], findings: list[Finding], running: Running) -> None:
+def _take(written: Written, windows: list[Window], findings: list[Finding], running: ActiveTest) -> None:
     """Add what a process took, under its name."""
     record, name = written.record, written.name
     if record is None:
@@ -231,7 +231,7 @@ def _take(written: Written, windows: list[Window], findings: list[Finding], runn
     running.subject.unjudged |= {kind for kind in GROUPED if kind.value in record.unjudged}
 
 
-def _measure(record: TestRecord, running: Running) -> None:
+def _measure(record: TestRecord, running: ActiveTest) -> None:
     """Of each device the numbers of the process that requested most belong to the test."""
     for one in record.measured:
         known = next((place for place, other in enumerate(running.measured) if other.device == one.device), None)

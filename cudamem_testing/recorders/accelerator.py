@@ -43,7 +43,7 @@ class AcceleratorRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def sleep(self) -> None:
         """Always awake."""
 
-    def boundary(self) -> Counters:
+    def read_and_reset_peaks(self) -> Counters:
         """One C call, and a reset of peaks above the current level; zeros before the device is used."""
         if not torch_api.accelerator_started():
             return ZERO

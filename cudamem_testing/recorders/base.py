@@ -114,7 +114,7 @@ class Recorder(Protocol):
         """Memory that the process uses outside the allocator; ``None`` if the device has no such memory."""
         ...
 
-    def boundary(self) -> Counters | None:
+    def read_and_reset_peaks(self) -> Counters | None:
         """Read the counters, with the peaks since the last boundary, and reset the peaks; ``None`` while asleep."""
         ...
 
@@ -149,7 +149,7 @@ class Recorder(Protocol):
         ...
 
 
-class Call(NamedTuple):
+class AllocatingCall(NamedTuple):
     """An operator that allocated: its name, the bytes that it took, and the frames that called it.
 
     ``made`` is how many allocations it made.
@@ -169,7 +169,7 @@ class Trap(Protocol):
     """
 
     @property
-    def calls(self) -> Sequence[Call] | None: ...
+    def calls(self) -> Sequence[AllocatingCall] | None: ...
 
     def look(self) -> Trapped:
         """What it has met so far."""

@@ -219,7 +219,7 @@ class CpuRecorder(WithoutWorkspaces):
 
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
 
-    def boundary(self) -> Counters:
+    def read_and_reset_peaks(self) -> Counters:
         """One call; the peaks of other observers in this process are not affected.
 
         If nothing was allocated or freed since the last one, it is the same object.

@@ -14,7 +14,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
-from cudamem_testing.recorders.views import NOTHING, Counts, Views, counts
+from cudamem_testing.recorders.stats_patches import NOTHING, Counts, Views, counts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
@@ -246,7 +246,7 @@ class CudaRecorder(WithoutOwners):
         last: dict[str, Any] = next((event for event in reversed(events) if event["action"] == "oom"), {})
         return [(one["filename"], one["line"], one["name"]) for one in last.get("frames", ())]
 
-    def boundary(self) -> Counters:
+    def read_and_reset_peaks(self) -> Counters:
         """One C call, which resets peaks if needed; zeros, without a call, before CUDA is initialised."""
         if not self._started:
             if not torch_api.cuda_initialized():

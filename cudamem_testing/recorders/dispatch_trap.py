@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from cudamem_testing.model.failing import Trapped, Wanted
-from cudamem_testing.recorders.base import Call
+from cudamem_testing.recorders.base import AllocatingCall
 from cudamem_testing.recorders.lines import ends_with
 from cudamem_testing.torch_api.dispatch import PlainDispatchMode, operator_name
 
@@ -40,7 +40,7 @@ class DispatchTrap:
     """Fails operators by a dispatch mode, on this thread and in its backward passes. ``after`` is a counted run."""
 
     def __init__(self, taken: Callable[[], Taken], wanted: Wanted, after: DispatchTrap | None = None) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[AllocatingCall] = []
         self._taken, self._wanted = taken, wanted
         self._failed = Trapped()
         self._frames: Sequence[RawFrame] = ()
@@ -79,7 +79,7 @@ class DispatchTrap:
         if after.number > before.number:
             size = after.bytes - before.bytes
             frames = [*_frames(sys._getframe())]
-            self.calls.append(Call(operator_name(func), size, frames, after.number - before.number))
+            self.calls.append(AllocatingCall(operator_name(func), size, frames, after.number - before.number))
             self._numbers.append(number)
             if self._planned is None and self._is_wanted(size, frames):
                 del result

@@ -48,7 +48,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def sleep(self) -> None:
         """Always awake."""
 
-    def boundary(self) -> Counters:
+    def read_and_reset_peaks(self) -> Counters:
         """One C call, and a reset of peaks above the current level; zeros before CUDA is initialised."""
         if not self._started:
             if not torch_api.cuda_initialized():

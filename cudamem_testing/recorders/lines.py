@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import NamedTuple
 
-from cudamem_testing.static import class_dict, is_a, module_dict
+from cudamem_testing.safe_access import class_dict, is_a, module_dict
 
 
 class LineCode(NamedTuple):

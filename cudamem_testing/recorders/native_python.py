@@ -11,7 +11,7 @@ from functools import cache
 from types import CodeType
 
 from cudamem_testing.recorders.layout import FrameLayout, FramesUnreadable, find_layout, find_shim
-from cudamem_testing.static import type_name
+from cudamem_testing.safe_access import type_name
 
 _FUNCTIONS = ("PyGILState_GetThisThreadState", "Py_IncRef", "Py_DecRef")
 _WORD = ctypes.sizeof(ctypes.c_void_p)

@@ -17,14 +17,20 @@ TAKEN = "another allocation is made to fail already: one fail_allocation at a ti
 _TRAPPED = struct.Struct("=4Q2I")
 
 
-class Place(ctypes.Structure):
+class TrapPlace(ctypes.Structure):
     """`struct Place` of trap.h."""
 
     _fields_ = (("code", ctypes.c_uint64), ("first", ctypes.c_int64), ("last", ctypes.c_int64))
 
 
 #: Of `set_trap`.
-ARGUMENTS: Sequence[Any] = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, ctypes.POINTER(Place), ctypes.c_uint32]
+ARGUMENTS: Sequence[Any] = [
+    ctypes.c_uint64,
+    ctypes.c_uint64,
+    ctypes.c_int32,
+    ctypes.POINTER(TrapPlace),
+    ctypes.c_uint32,
+]
 
 
 class NativeTrap:
@@ -50,7 +56,9 @@ class NativeTrap:
         self._codes: Sequence[LineCode] = () if wanted.at is None else code_of_line(*wanted.at)  # kept alive
         self._read, self._clear, self._frames = read, clear, frames
         self._last: tuple[int, ...] | None = None
-        places = (Place * len(self._codes))(*(Place(id(code), first, last) for code, first, last in self._codes))
+        places = (TrapPlace * len(self._codes))(
+            *(TrapPlace(id(code), first, last) for code, first, last in self._codes)
+        )
         every = wanted.nth is None and wanted != Wanted()
         if not put(wanted.above or 0, wanted.nth or 0, every, places, len(places)):
             raise RuntimeError(TAKEN)

@@ -63,7 +63,7 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def finish(self) -> None:
         """CPU work is finished when the call returns."""
 
-    def boundary(self) -> Counters | None:
+    def read_and_reset_peaks(self) -> Counters | None:
         """Stop, read and continue; ``None`` while asleep. Unknown once another profiler has taken over."""
         if not self._awake:
             return None

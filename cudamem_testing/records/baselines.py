@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudamem_testing.model.baselines import Entry, Place
+from cudamem_testing.model.baselines import Entry, PeakLine
 from cudamem_testing.model.changes import COUNTS, SIZES, TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.identity import is_real_card_of, without_threads
 from cudamem_testing.records import store
-from cudamem_testing.records.store import Line, RecordError, Row, Store, check_keys, text_of
+from cudamem_testing.records.store import FileLine, RecordError, Row, Store, check_keys, text_of
 
 SCHEMA = 2
 READABLE = (1, 2)
@@ -136,7 +136,7 @@ def _ends(spread: Spread) -> int | list[int]:
     return spread.low if spread.low == spread.high else [spread.low, spread.high]
 
 
-def _place_row(place: Place) -> list[Any]:
+def _place_row(place: PeakLine) -> list[Any]:
     told = {name: getattr(place, name) for name in _MORE}
     more = {name: value for name, value in told.items() if value or value is False}
     return [place.name, place.text, place.bytes, place.blocks, *([more] if more else [])]
@@ -161,7 +161,7 @@ def parse(name: str, content: bytes) -> dict[Key, Entry]:
     )
 
 
-def _schema(name: str, lines: list[Line]) -> int:
+def _schema(name: str, lines: list[FileLine]) -> int:
     """The schema of a file, from its first line; its last line must be there too."""
     number, header = lines[0] if lines else (1, "")
     schema = header.removeprefix(_OPENING).partition(",")[0]
@@ -236,27 +236,27 @@ def _spread(metric: str, value: object) -> Spread:
     return Spread(ends[0], ends[-1])
 
 
-def _top(value: object) -> tuple[Place, ...]:
+def _top(value: object) -> tuple[PeakLine, ...]:
     places = value if isinstance(value, list) else [None]
     return tuple(map(_place, places))
 
 
-def _place(row: object) -> Place:
+def _place(row: object) -> PeakLine:
     if not isinstance(row, list) or [*map(type, row[:4])] != [str, str, int, int]:
         raise ValueError(_PLACE)
     name, text, size, blocks, *rest = row
     more = rest[0] if rest else {}
     if len(rest) > 1 or not isinstance(more, dict) or any(type(more[name]) is not _MORE.get(name) for name in more):
         raise ValueError(_PLACE)
-    return Place(name, size, text, blocks, **more)
+    return PeakLine(name, size, text, blocks, **more)
 
 
-def _old_top(value: object) -> tuple[Place, ...]:
+def _old_top(value: object) -> tuple[PeakLine, ...]:
     places = value if isinstance(value, list) else [None]
     pairs = [pair for pair in places if isinstance(pair, list) and len(pair) == 2]
     if len(pairs) < len(places) or any(type(name) is not str or type(size) is not int for name, size in pairs):
         raise ValueError('top is no list of ["file::qualname", bytes]')
-    return tuple(Place(name, size) for name, size in pairs)
+    return tuple(PeakLine(name, size) for name, size in pairs)
 
 
 #: The files of baselines.

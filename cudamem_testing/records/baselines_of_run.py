@@ -17,7 +17,7 @@ from cudamem_testing.records.names import Numbers, folded
 from cudamem_testing.records.renames import Kept
 from cudamem_testing.records.review import renamed_names, review
 from cudamem_testing.records.update import drop, last_attempts, rename, update
-from cudamem_testing.show.files import shown
+from cudamem_testing.show.atomic_files import shown
 
 if TYPE_CHECKING:
     from cudamem_testing.model.changes import Change
@@ -28,7 +28,7 @@ SHOWN = 5
 """Lines of tests that use less than recorded."""
 
 
-class Said(NamedTuple):
+class Messages(NamedTuple):
     """What is reported: ``problems`` fail a run that had passed, ``unchecked`` counts what was not compared.
 
     ``unseen`` are known findings that did not appear.
@@ -47,14 +47,14 @@ def finish(
     seen: Collection[str],
     whole: Callable[[str], bool],
     outside: AbstractSet[str] = frozenset(),
-) -> Said:
+) -> Messages:
     """Write what was asked for; only the process that has every record does so.
 
     ``seen`` are the ids of all tests that ran and of the files that were collected, ``whole`` says whether all tests of
     a file were collected, and ``outside`` are files outside ``root``, whose tests have no baselines.
     """
     if settings.baseline == "off" or not settings.enforce:
-        return Said([], [])
+        return Messages([], [])
     tests = last_attempts(tests)
     lines: list[str] = []
     problems: list[str] = []
@@ -88,7 +88,7 @@ def finish(
         problems += dropped.refused
     lines += _improved(tests)
     unchecked |= reviewed.unchecked
-    return Said([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken], unchecked)
+    return Messages([*lines, *reviewed.lines(settings.prune)], [*problems, *reviewed.broken], unchecked)
 
 
 def _improved(tests: Sequence[TestRecord]) -> list[str]:

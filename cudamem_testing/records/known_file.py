@@ -14,7 +14,7 @@ from cudamem_testing.model.causes import Cause
 from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.known import KNOWN_FILES, Evidence, Lines, Update, recorded
-from cudamem_testing.show.files import why_not
+from cudamem_testing.show.atomic_files import why_not
 from cudamem_testing.show.places import KNOWN
 from cudamem_testing.show.printable import one_line, short_lines
 
@@ -41,7 +41,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedFile:
     """The result of an update of a file, and whether it was written."""
 
     update: Update
@@ -52,7 +52,7 @@ class Changed:
         return f"known findings: {self.update} ({self.name} {'was written' if self.written else 'is unchanged'})"
 
 
-def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> Changed:
+def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> ChangedFile:
     """Change the file; returns what was changed. Processes that do so wait for each other.
 
     Raises:
@@ -67,7 +67,7 @@ def change_known(path: Path, name: str, change: Callable[[Lines], Update]) -> Ch
         return update.lines
 
     written = KNOWN_FILES.change(path, changed, name)
-    return Changed(update, name, written)
+    return ChangedFile(update, name, written)
 
 
 def accept(path: Path, name: str, root: Path, causes: Iterable[Cause], *, record: bool = True) -> Accepted:

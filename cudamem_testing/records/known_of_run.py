@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.records import RunRecord, Unseen
-from cudamem_testing.records.baselines_of_run import Said
+from cudamem_testing.records.baselines_of_run import Messages
 from cudamem_testing.records.known import evidence_of, named, open_lines, recorded, unseen, without
 from cudamem_testing.records.known_file import change_known
 from cudamem_testing.records.store import RecordError
@@ -23,7 +23,7 @@ UNJUDGED = (
 )
 
 
-def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunRecord, root: Path) -> Said:
+def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunRecord, root: Path) -> Messages:
     """Record and drop what was asked for; only the process that has every record does so.
 
     ``file`` is that of known findings and ``name`` what messages call it; the run judged with its ``lines``.
@@ -42,5 +42,5 @@ def finish(settings: Settings, file: Path, name: str, lines: Lines, run: RunReco
         if settings.prune and (rest := open_lines(lines, found, gone)):
             said.append(f"known findings: {rest} not pruned: {UNJUDGED.format('this run')}")
     except (RecordError, OSError) as error:
-        return Said(said, [f"known findings were not written: {error}"])
-    return Said(said, [], unseen=left)
+        return Messages(said, [f"known findings were not written: {error}"])
+    return Messages(said, [], unseen=left)

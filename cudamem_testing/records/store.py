@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from cudamem_testing.show.files import replace_file, shown
+from cudamem_testing.show.atomic_files import replace_file, shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -113,7 +113,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-class Line(NamedTuple):
+class FileLine(NamedTuple):
     """A line of a file that is not empty, without the space around it."""
 
     number: int
@@ -124,7 +124,7 @@ Row: TypeAlias = tuple[int, dict[str, Any]]
 """The number of a line, and the object that it holds."""
 
 
-def lines(name: str, content: bytes) -> list[Line]:
+def lines(name: str, content: bytes) -> list[FileLine]:
     """The lines of a file.
 
     Raises:
@@ -139,11 +139,11 @@ def lines(name: str, content: bytes) -> list[Line]:
         if text.startswith(_CONFLICT):
             raise RecordError(name, number, "an unresolved merge conflict: keep one line of each entry")
         if text:
-            found.append(Line(number, text))
+            found.append(FileLine(number, text))
     return found
 
 
-def rows(name: str, some: Iterable[Line]) -> list[Row]:
+def rows(name: str, some: Iterable[FileLine]) -> list[Row]:
     """The objects of some lines; a comma may follow each.
 
     Raises:

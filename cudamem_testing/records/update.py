@@ -22,7 +22,7 @@ from cudamem_testing.records.baselines import (
 from cudamem_testing.records.names import folded, numbers_of
 from cudamem_testing.records.renames import Renamed, body_of
 from cudamem_testing.records.store import RecordError
-from cudamem_testing.show.files import shown, why_not
+from cudamem_testing.show.atomic_files import shown, why_not
 from cudamem_testing.show.places import baseline_file
 from cudamem_testing.show.printable import one_line
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
-from cudamem_testing.static import type_name
+from cudamem_testing.safe_access import type_name
 
 Json = dict[str, Any]
 _MOST = 2**63

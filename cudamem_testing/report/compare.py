@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedRow:
     """One metric of one test on one device, in both reports; ``broken`` where it grew by more than was allowed."""
 
     test: str
@@ -61,7 +61,7 @@ class Compared:
     ``failures`` say why one of the runs failed apart from its tests, so that some may be missing.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     compared: int
     only_before: int
     only_after: int
@@ -72,7 +72,7 @@ class Compared:
     failures: tuple[str, ...] = ()
 
     @property
-    def broken(self) -> tuple[Row, ...]:
+    def broken(self) -> tuple[ComparedRow, ...]:
         """The rows that fail."""
         return tuple(row for row in self.rows if row.broken)
 
@@ -125,7 +125,7 @@ def compare_runs(
     Numbers of different environments are compared only ``across`` them; of different numbers of threads always.
     """
     old, new = _by_test(before), _by_test(after)
-    rows: list[Row] = []
+    rows: list[ComparedRow] = []
     elsewhere: Counter[str] = Counter()
     compared = apart = 0
     absent = dict.fromkeys(conditions)
@@ -172,11 +172,13 @@ def _pairs(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[tu
             yield one, other
 
 
-def _rows(test: str, before: Measured, after: Measured, conditions: Mapping[str, Tolerance | None]) -> Iterable[Row]:
+def _rows(
+    test: str, before: Measured, after: Measured, conditions: Mapping[str, Tolerance | None]
+) -> Iterable[ComparedRow]:
     for metric, tolerance in conditions.items():
         if metric in before.values and metric in after.values:
             old = before.values[metric]
             slack = 0 if tolerance is None else tolerance.slack(metric, old.high)
             change = Change(metric, old, after.values[metric], slack)
             if change.growth:
-                yield Row(test, after.device, change, tolerance is not None and change.grew)
+                yield ComparedRow(test, after.device, change, tolerance is not None and change.grew)

@@ -12,7 +12,7 @@ from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders.cards import visible_names
 from cudamem_testing.recorders.identity import allocator_settings
-from cudamem_testing.static import type_name
+from cudamem_testing.safe_access import type_name
 
 BACKEND = "backend:cudaMallocAsync"  # counts bytes, and does not show single blocks
 

@@ -14,7 +14,7 @@ from cudamem_testing.model.baselines import Measured, fold
 from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.model.records import Environment, Extent, RunRecord, Unchecked
+from cudamem_testing.model.records import Environment, RunCoverage, RunRecord, Unchecked
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.known import KnownFinding, Lines, evidence_of, judged, unseen
 from cudamem_testing.records.update import measured_by_test
@@ -45,7 +45,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         dict(sorted(unenforced.items())),
         tuple(entry for run in runs for entry in run.ledger),
         tuple(one for run in runs for one in run.checked),
-        _extent(runs) if len({frozenset(_measured(run)) for run in runs if _has_windows(run)}) <= 1 else Extent(),
+        _extent(runs) if len({frozenset(_measured(run)) for run in runs if _has_windows(run)}) <= 1 else RunCoverage(),
         tuple(failure for run in runs for failure in run.failures),
         dict(sorted(unchecked.items())),
         runs[0].flags,
@@ -76,7 +76,7 @@ def unseen_by_all(runs: Sequence[RunRecord], lines: Lines, exists: Callable[[str
     return gone
 
 
-def _extent(runs: Sequence[RunRecord]) -> Extent:
+def _extent(runs: Sequence[RunRecord]) -> RunCoverage:
     """What the shards covered together: what one left out, or could not collect, another may have run."""
     ran = {test.nodeid for run in runs for test in run.tests}
     left_out = {nodeid for run in runs for nodeid in run.extent.left_out}
@@ -87,7 +87,7 @@ def _extent(runs: Sequence[RunRecord]) -> Extent:
     ignored = Counter[str]()
     for run in runs:
         ignored |= Counter(run.extent.ignored)
-    return Extent(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)), dict(sorted(ignored.items())))
+    return RunCoverage(tuple(paths), tuple(sorted(left_out)), tuple(sorted(kinds)), dict(sorted(ignored.items())))
 
 
 def _above(nodeid: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cudamem_testing import torch_api
 from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders import build, cache
-from cudamem_testing.show.files import is_forsaken, shown
+from cudamem_testing.show.atomic_files import is_forsaken, shown
 from cudamem_testing.show.printable import one_line, short_lines
 
 #: Folders below a project that are not its own: they are not searched.

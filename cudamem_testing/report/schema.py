@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, get_args
 
 from cudamem_testing.model import facts
-from cudamem_testing.model.baselines import Measured, Place
-from cudamem_testing.model.callsite import CallSite, Span
+from cudamem_testing.model.baselines import Measured, PeakLine
+from cudamem_testing.model.callsite import CallSite, SourceSpan
 from cudamem_testing.model.causes import Cause, causes
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.checked import Checked
@@ -23,9 +23,9 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.records import (
     Environment,
     Exhibit,
-    Extent,
     FixtureRecord,
     LedgerEntry,
+    RunCoverage,
     RunRecord,
     TestRecord,
     Unchecked,
@@ -105,7 +105,7 @@ def _spreads() -> Codec:
 
 def _call() -> Codec:
     """The call of a check of an expected text; its file is that of the check."""
-    span = row("[line, column, last line, last column]", *[WHOLE] * 4, kind=lambda ends: Span(*ends))
+    span = row("[line, column, last line, last column]", *[WHOLE] * 4, kind=lambda ends: SourceSpan(*ends))
     span = Codec(lambda one: [one.line, one.column, one.end_line, one.end_column], span.read)
     fields = record(CallSite, skip=("file",), make=partial(CallSite, ""), span=optional(span))
 
@@ -156,11 +156,11 @@ def _place() -> Codec:
 
     def read(value: Any, place: str) -> Any:
         wide = isinstance(value, list) and len(value) > 2
-        return Place(*(long if wide else short).read(value, place))
+        return PeakLine(*(long if wide else short).read(value, place))
 
-    def write(place: Place) -> list[Any]:
+    def write(place: PeakLine) -> list[Any]:
         whole = [place.name, place.bytes, place.text, place.blocks, place.saved, place.nth, place.recorded]
-        return whole if place != Place(place.name, place.bytes) else whole[:2]
+        return whole if place != PeakLine(place.name, place.bytes) else whole[:2]
 
     return Codec(write, read)
 
@@ -191,7 +191,7 @@ FIXTURE = record(FixtureRecord, required=("windows",), windows=listed(WINDOW))
 LEDGER = record(LedgerEntry, device=Codec(str, lambda value, place: str(_DEVICE.read(value, place))))
 CHECKED = _checked()
 ENVIRONMENT = record(Environment, required=Environment._fields)
-EXTENT = record(Extent)
+EXTENT = record(RunCoverage)
 COUNTS = mapped(WHOLE)
 UNCHECKED = _unchecked()
 UNSEEN = record(Unseen)

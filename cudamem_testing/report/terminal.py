@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-class Line(NamedTuple):
+class SummaryLine(NamedTuple):
     """A line of the summary; what fails is red, what warns yellow."""
 
     text: str
@@ -46,7 +46,7 @@ RED, YELLOW = "red", "yellow"
 
 def summary_lines(
     run: RunRecord, *, top: int, width: int, offers: int = 3, grouped: bool = True, cut: bool = True
-) -> list[Line]:
+) -> list[SummaryLine]:
     """The summary: failures of the run, findings, the table of the ``top`` tests, totals, and budgets to paste.
 
     Text is wrapped at ``width`` characters. Tables are as wide as needed, or names in them are ``cut`` to their last
@@ -58,47 +58,47 @@ def summary_lines(
     lines += _findings(run, width, most, grouped) if run.all_findings else []
     rows = folded(ranked(measured))
     if top and rows:
-        lines += map(Line, _table(rows[:top]).lines(most))
+        lines += map(SummaryLine, _table(rows[:top]).lines(most))
         if len(rows) > top:
-            lines.append(Line(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)"))
+            lines.append(SummaryLine(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)"))
     lines += _wrapped([total_line(run, measured)], width)
     lines += _unchecked(run, width) if run.unenforced or run.unchecked else []
     lines += _wrapped(_retained(run), width)
     lines += _notes(run, width) if run.notes or run.unseen.causes else []
     if top:
-        lines += map(Line, _offers(measured, offers))
+        lines += map(SummaryLine, _offers(measured, offers))
     return lines
 
 
-def _failures(run: RunRecord, width: int) -> list[Line]:
+def _failures(run: RunRecord, width: int) -> list[SummaryLine]:
     from cudamem_testing.report.failures import failure_lines
 
     return _wrapped(failure_lines(run.failures), width, RED)
 
 
-def _unchecked(run: RunRecord, width: int) -> list[Line]:
+def _unchecked(run: RunRecord, width: int) -> list[SummaryLine]:
     from cudamem_testing.report.failures import unchecked_lines
 
     return _wrapped(unchecked_lines(run), width, YELLOW)
 
 
-def _notes(run: RunRecord, width: int) -> list[Line]:
+def _notes(run: RunRecord, width: int) -> list[SummaryLine]:
     from cudamem_testing.report.failures import notes
 
     return _wrapped((f"note: {note}" for note in notes(run)), width, YELLOW)
 
 
-def _findings(run: RunRecord, width: int, most: int | None, grouped: bool) -> list[Line]:
+def _findings(run: RunRecord, width: int, most: int | None, grouped: bool) -> list[SummaryLine]:
     from cudamem_testing.report.causes import cause_lines, known_lines, warning_lines
     from cudamem_testing.wording import text
 
     failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]  # pytest shows those of tests
     lines = finding_lines(run)
-    lines += [Line(line) for finding in failing for line in text(finding).splitlines()]
+    lines += [SummaryLine(line) for finding in failing for line in text(finding).splitlines()]
     if grouped:
-        lines += map(Line, cause_lines(run, most))
+        lines += map(SummaryLine, cause_lines(run, most))
         lines += _wrapped(warning_lines(run), width)
-    return [*lines, *map(Line, known_lines(run))]
+    return [*lines, *map(SummaryLine, known_lines(run))]
 
 
 def ranked(tests: Iterable[TestRecord]) -> list[Row]:
@@ -129,7 +129,7 @@ def _counts(window: Window) -> bool:
     return not window.device.pseudo or bool(window.peak_growth)
 
 
-def finding_lines(run: RunRecord) -> list[Line]:
+def finding_lines(run: RunRecord) -> list[SummaryLine]:
     """One line for each kind of finding that fails or warns."""
     from cudamem_testing.wording.meanings import reason
 
@@ -145,7 +145,7 @@ def finding_lines(run: RunRecord) -> list[Line]:
         places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
         what = f"{verdict}, {word}" if word else verdict
         text = f"{kind}: {count(len(nodeids), 'finding')} ({what}) in {' and '.join(places)}"
-        lines.append(Line(text, YELLOW if word else RED))
+        lines.append(SummaryLine(text, YELLOW if word else RED))
     return lines
 
 
@@ -227,14 +227,14 @@ def _share(used: float) -> str:
     return f"{used:.0%}" if used < 10 else ">999%"
 
 
-def _wrapped(lines: Iterable[str], width: int, colour: str = "") -> list[Line]:
+def _wrapped(lines: Iterable[str], width: int, colour: str = "") -> list[SummaryLine]:
     """Lines in pieces that fit, indented from the second on; only the first of each has the colour."""
     found = []
     for line in lines:
         first, *more = printable(line).split("\n")
         pieces = textwrap.wrap(first, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        found += [Line(piece, "" if place else colour) for place, piece in enumerate(pieces)]
-        found += [Line(f"  {piece}") for piece in more]
+        found += [SummaryLine(piece, "" if place else colour) for place, piece in enumerate(pieces)]
+        found += [SummaryLine(f"  {piece}") for piece in more]
     return found
 
 

@@ -15,7 +15,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.cards import SHARE
-from cudamem_testing.static import error_text
+from cudamem_testing.safe_access import error_text
 
 #: What a setting is without a value in the list; others have none that can be written.
 _DEFAULTS = {"expandable_segments": "False", "roundup_power2_divisions": "1", "pinned_use_cuda_host_register": "False"}

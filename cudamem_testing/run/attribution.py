@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.windows.owners import Owner, Owners
     from cudamem_testing.windows.tracker import Tracker
 
@@ -35,16 +35,16 @@ class Attribution(Protocol):
 
     recorder: Recorder
 
-    def left(self, subject: Subject, *, fresh: bool) -> Owned:
+    def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """What a subject retains, now or at the tracker's last read."""
 
-    def blocks(self, subject: Subject) -> list[Block]:
+    def blocks(self, subject: LeakSubject) -> list[Block]:
         """The live blocks of a subject."""
 
-    def live(self, subject: Subject) -> list[Block]:
+    def live(self, subject: LeakSubject) -> list[Block]:
         """Live blocks that include those of a subject: only these, or all of the device."""
 
-    def others(self, subject: Subject) -> Owned | None:
+    def others(self, subject: LeakSubject) -> Owned | None:
         """What is live now of everything but the subject; ``None`` if unknown."""
 
     def begin(self) -> None:
@@ -56,7 +56,7 @@ class Attribution(Protocol):
     def enter(self, label: str, blocks: Iterable[Block]) -> None:
         """Enter the owner of some blocks."""
 
-    def take_workspaces_again(self, subject: Subject) -> None:
+    def take_workspaces_again(self, subject: LeakSubject) -> None:
         """Libraries released their workspaces: have them allocate what they need, outside any window."""
 
     def border(self, place: str) -> list[Finding]:
@@ -68,7 +68,7 @@ class Attribution(Protocol):
     def live_of(self, owner: Owner) -> list[Block]:
         """The live blocks of an owner whose windows have ended."""
 
-    def set_aside(self, subject: Subject) -> None:
+    def set_aside(self, subject: LeakSubject) -> None:
         """Set aside what a subject left, which is too small to be judged alone."""
 
     @property
@@ -97,7 +97,7 @@ class Attributions:
         """That of one device."""
         return next(one for one in self.all if one.recorder.device == device)
 
-    def left(self, subject: Subject, *, fresh: bool = True) -> Left:
+    def left(self, subject: LeakSubject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
         found = {}
         for recorder in self._tracker.recorders:

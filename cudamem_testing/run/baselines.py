@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
     from cudamem_testing.model.windows import Window
     from cudamem_testing.records.baselines import Recorded
-    from cudamem_testing.run.comparing import Comparing
+    from cudamem_testing.run.baseline_check import BaselineCheck
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.windows.tracker import Tracker
 
 
@@ -55,11 +55,11 @@ class Baselines:
         self._environments: dict[Device, str] = {}
 
     @cached_property
-    def _comparing(self) -> Comparing:
+    def _comparing(self) -> BaselineCheck:
         """Made for the first test that is compared; many runs have none."""
-        from cudamem_testing.run.comparing import Comparing
+        from cudamem_testing.run.baseline_check import BaselineCheck
 
-        return Comparing(self.recorded, self.environment, self._settings, self._evidence, self._tracker)
+        return BaselineCheck(self.recorded, self.environment, self._settings, self._evidence, self._tracker)
 
     def identify(self) -> None:
         """Note what numbers depend on, before a test can change the number of threads; of cards once they are used."""
@@ -94,7 +94,7 @@ class Baselines:
             self._entries[module] = _read(path, self._settings.compares_real_cards) if os.path.exists(path) else None
         return self._entries[module]
 
-    def call(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+    def call(self, running: ActiveTest, windows: Sequence[Window]) -> list[Finding]:
         """The call of a test has passed: findings for what it took there."""
         asked = running.comparison is not None
         exact = asked or self._kept or bool(self.recorded(running.nodeid))
@@ -102,11 +102,11 @@ class Baselines:
             return []
         return self._comparing.call(running, windows, self._comparison(running), asked=asked)
 
-    def whole(self, running: Running, windows: Sequence[Window]) -> list[Finding]:
+    def whole(self, running: ActiveTest, windows: Sequence[Window]) -> list[Finding]:
         """The test has ended: what it retains belongs to its numbers."""
         return self._comparing.whole(running, windows, self._comparison(running)) if running.measured else []
 
-    def _comparison(self, running: Running) -> Comparison | None:
+    def _comparison(self, running: ActiveTest) -> Comparison | None:
         return self.comparison(running.nodeid, running.comparison)
 
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.run.finished import clear_frames
-from cudamem_testing.static import type_name
+from cudamem_testing.safe_access import type_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
@@ -82,7 +82,7 @@ def _values(windows: Sequence[Window]) -> dict[str, int]:
 
 
 def _is_benchmark(made: object) -> bool:
-    return any((cls.__module__, cls.__qualname__) == _FIXTURE for cls in static.mro(type(made)))
+    return any((cls.__module__, cls.__qualname__) == _FIXTURE for cls in safe_access.mro(type(made)))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.windows.owners import Owner
     from cudamem_testing.windows.tracker import Tracker
@@ -41,7 +41,7 @@ class ByAddress:
         self._nobodys: set[int] | None = None  # addresses without an owner at the last border
         self._aside: set[str] = set()
 
-    def left(self, subject: Subject, *, fresh: bool) -> Owned:
+    def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """The growth of the counters; for a fixture whose counters do not balance, its blocks."""
         if subject.fixture is not None:
             if not subject.fixture.is_even(self.recorder.device):
@@ -54,7 +54,7 @@ class ByAddress:
                     return Owned(retained or 0, number or 0)
         return NOTHING
 
-    def blocks(self, subject: Subject) -> list[Block]:
+    def blocks(self, subject: LeakSubject) -> list[Block]:
         """The blocks allocated in the windows of a subject, as far as the history shows them."""
         device = self.recorder.device
         replayed = self._evidence.replay(device)
@@ -79,7 +79,7 @@ class ByAddress:
         even = (sum(block.size for block in every), len(every)) == (now.retained, now.blocks)
         return every if even else own
 
-    def live(self, subject: Subject) -> list[Block]:
+    def live(self, subject: LeakSubject) -> list[Block]:
         """All blocks of the device."""
         replayed = self._evidence.replay(self.recorder.device)
         return [] if replayed is None else [*replayed.live_at()]
@@ -90,7 +90,7 @@ class ByAddress:
         live = () if replayed is None else replayed.live_at()
         return [block for block in live if block.owner in (owner.label, None)]
 
-    def others(self, subject: Subject) -> Owned | None:
+    def others(self, subject: LeakSubject) -> Owned | None:
         """Unknown without reading the record."""
         return None
 
@@ -111,7 +111,7 @@ class ByAddress:
         """Enter it into the ledger."""
         self._ledger.enter(self.recorder.device, label, blocks)
 
-    def take_workspaces_again(self, subject: Subject) -> None:
+    def take_workspaces_again(self, subject: LeakSubject) -> None:
         """Have them do so now, so that the next test need not; the blocks are entered as the libraries'."""
         known = {block.address for block in self.live(subject)}
         span = self._tracker.open("workspaces of libraries", exclusive=True)
@@ -131,7 +131,7 @@ class ByAddress:
         """By the ledger."""
         return self._ledger.totals(self.recorder.device)
 
-    def set_aside(self, subject: Subject) -> None:
+    def set_aside(self, subject: LeakSubject) -> None:
         """Enter its blocks, because the history of the next test no longer shows them."""
         self.enter(subject.owner.label, self.blocks(subject))
         self._aside.add(subject.owner.label)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.windows.owners import Owner, Owners
     from cudamem_testing.windows.tracker import Tracker
 
@@ -30,16 +30,16 @@ class ByOwner:
         self._evidence = evidence
         self._aside: dict[int, str] = {}
 
-    def left(self, subject: Subject, *, fresh: bool) -> Owned:
+    def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """What the recorder counts for the owner."""
         number = subject.owner.numbers.get(self.recorder.device)
         return NOTHING if number is None else self.recorder.owned(number)
 
-    def blocks(self, subject: Subject) -> list[Block]:
+    def blocks(self, subject: LeakSubject) -> list[Block]:
         """The owner's blocks."""
         return self.live_of(subject.owner)
 
-    def live(self, subject: Subject) -> list[Block]:
+    def live(self, subject: LeakSubject) -> list[Block]:
         """The owner's blocks; no others are needed."""
         return self.live_of(subject.owner)
 
@@ -48,7 +48,7 @@ class ByOwner:
         number = owner.numbers.get(self.recorder.device)
         return [] if number is None else self._evidence.live_of(self.recorder.device, number, owner.label)
 
-    def others(self, subject: Subject) -> Owned | None:
+    def others(self, subject: LeakSubject) -> Owned | None:
         """Everything that is live except the owner's; ``None`` for an owner older than the recorder."""
         number = subject.owner.numbers.get(self.recorder.device)
         if number is None:
@@ -65,7 +65,7 @@ class ByOwner:
     def enter(self, label: str, blocks: Iterable[Block]) -> None:
         """Nothing, for the same reason."""
 
-    def take_workspaces_again(self, subject: Subject) -> None:
+    def take_workspaces_again(self, subject: LeakSubject) -> None:
         """Does nothing: whoever allocates them later is their owner."""
 
     def border(self, place: str) -> list[Finding]:
@@ -81,7 +81,7 @@ class ByOwner:
                 found[label] = Owned(before.bytes + owned.bytes, before.blocks + owned.blocks)
         return found
 
-    def set_aside(self, subject: Subject) -> None:
+    def set_aside(self, subject: LeakSubject) -> None:
         """Its number is enough to find them again."""
         self._aside[subject.owner.numbers[self.recorder.device]] = subject.owner.label
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.objects.tensors import Storage
     from cudamem_testing.recorders.base import Recorder
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.windows.owners import Owner
     from cudamem_testing.windows.tracker import Span, Tracker
 
@@ -40,19 +40,19 @@ class ByStorage:
         self._workspaces = 0  # bytes that libraries allocated again, for no test
         self._aside: set[str] = set()
 
-    def left(self, subject: Subject, *, fresh: bool) -> Owned:
+    def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """The growth of the counter; for a fixture whose counters do not balance, its storages."""
         if subject.fixture is not None:
             return _total([] if subject.fixture.is_even(self.recorder.device) else self.blocks(subject))
         return Owned(self._growth(subject, fresh=fresh), 0)
 
-    def _growth(self, subject: Subject, *, fresh: bool) -> int:
+    def _growth(self, subject: LeakSubject, *, fresh: bool) -> int:
         if subject.whole is None:
             return 0
         gained = self._tracker.gained(subject.whole, fresh=fresh)
         return next((retained or 0 for recorder, retained, _ in gained if recorder is self.recorder), 0)
 
-    def blocks(self, subject: Subject) -> list[Block]:
+    def blocks(self, subject: LeakSubject) -> list[Block]:
         """The new storages, and as one block the rest of what the counter grew by."""
         if subject.fixture is not None:
             self._look()
@@ -66,7 +66,7 @@ class ByStorage:
             rest = self._growth(subject, fresh=True) - total
         return new + ([Block(size=rest, requested=rest, device=self.recorder.device)] if rest > 0 else [])
 
-    def _exclude_workspaces(self, subject: Subject) -> None:
+    def _exclude_workspaces(self, subject: LeakSubject) -> None:
         """Have libraries release their workspaces: those of earlier tests do not make the growth smaller."""
         if subject.whole is None:
             return
@@ -81,7 +81,7 @@ class ByStorage:
             self._tracker.exclude(subject.whole, device, -earlier, 0, note, throughout=True)
         self.take_workspaces_again(subject)
 
-    def live(self, subject: Subject) -> list[Block]:
+    def live(self, subject: LeakSubject) -> list[Block]:
         """All storages of the device."""
         self._look()
         return [self._block(one) for one in self._live.values()]
@@ -90,7 +90,7 @@ class ByStorage:
         """The storages that no other owner has."""
         return [block for block in self._named() if block.owner in (owner.label, None)]
 
-    def others(self, subject: Subject) -> Owned | None:
+    def others(self, subject: LeakSubject) -> Owned | None:
         """Unknown without a walk over all objects."""
         return None
 
@@ -111,7 +111,7 @@ class ByStorage:
         """Enter their owner."""
         self._enter(label, blocks)
 
-    def take_workspaces_again(self, subject: Subject) -> None:
+    def take_workspaces_again(self, subject: LeakSubject) -> None:
         """Have them do so now, so that the next test need not."""
         span = self._tracker.open("workspaces of libraries", exclusive=True)
         self.recorder.retake()
@@ -133,7 +133,7 @@ class ByStorage:
                 named.setdefault(block.owner, []).append(block)
         return {label: _total(blocks) for label, blocks in named.items()}
 
-    def set_aside(self, subject: Subject) -> None:
+    def set_aside(self, subject: LeakSubject) -> None:
         """Enter what it left."""
         self._enter(subject.owner.label, self.blocks(subject))
         self._aside.add(subject.owner.label)

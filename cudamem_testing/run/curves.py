@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, TypeGuard
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import Exhibit
+from cudamem_testing.safe_access import error_text
 from cudamem_testing.show.printable import short_lines
-from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.curves import Curve
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.trace.profile import MemoryProfile
     from cudamem_testing.windows.tracker import Tracker
@@ -39,7 +39,7 @@ class Curves:
         self._replay = replay
         self._largest: list[int] = []
 
-    def add(self, running: Running, whole: Sequence[Window]) -> None:
+    def add(self, running: ActiveTest, whole: Sequence[Window]) -> None:
         """The curves of the test that ends, one for each device that it used, if it failed or is among the largest."""
         failed = running.failure is not None or any(one.severity is Severity.FAIL for one in running.findings)
         if not (self._is_large(running) or failed):
@@ -50,7 +50,7 @@ class Curves:
             except Exception as error:  # a picture must not hide a verdict
                 running.notes.append(f"memory over time: {error_text(error)}")
 
-    def _is_large(self, running: Running) -> bool:
+    def _is_large(self, running: ActiveTest) -> bool:
         """Whether its peak is among the largest so far."""
         peak = max((one.peak_growth or 0 for one in running.windows if one.name == "call"), default=0)
         if peak < LEAST:
@@ -60,7 +60,7 @@ class Curves:
             return True
         return heapq.heappushpop(self._largest, peak) < peak
 
-    def _made(self, running: Running, whole: Sequence[Window]) -> list[Curve]:
+    def _made(self, running: ActiveTest, whole: Sequence[Window]) -> list[Curve]:
         from cudamem_testing.snapshots.curves import curve
 
         found = []
@@ -76,7 +76,7 @@ class Curves:
             found += [] if made is None else [made]
         return found
 
-    def profiled(self, running: Running | None, profiles: Iterable[MemoryProfile]) -> None:
+    def profiled(self, running: ActiveTest | None, profiles: Iterable[MemoryProfile]) -> None:
         """The profiles of a test are about to be dropped: for a failed test they show its memory by category."""
         if not _has_failed(running):
             return
@@ -90,7 +90,7 @@ class Curves:
             else:
                 self.exhibit(running, "What the peak of the profile was for", profile.peak)
 
-    def exhibit(self, running: Running | None, title: str, make: Callable[[], object]) -> None:
+    def exhibit(self, running: ActiveTest | None, title: str, make: Callable[[], object]) -> None:
         """Keep the text of a result that a fixture of a failed test made."""
         if not _has_failed(running):
             return
@@ -103,6 +103,6 @@ class Curves:
         running.exhibits.append(Exhibit(title, "\n".join((*lines[:MOST_LINES], *more))))
 
 
-def _has_failed(running: Running | None) -> TypeGuard[Running]:
+def _has_failed(running: ActiveTest | None) -> TypeGuard[ActiveTest]:
     """Whether there is a running test that has failed so far, by an error or a finding."""
     return running is not None and (running.failure is not None or bool(running.findings))

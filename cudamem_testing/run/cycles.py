@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind
-from cudamem_testing.static import error_text
+from cudamem_testing.safe_access import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.allocations import Blocks
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.cpu import CpuRecorder
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.leaks import LeakCheck
-    from cudamem_testing.run.running import Subject
+    from cudamem_testing.run.running import LeakSubject
     from cudamem_testing.verdicts.cycles import CycleFindings
     from cudamem_testing.windows.tracker import Tracker
 
@@ -59,7 +59,7 @@ class CycleCheck:
         self._rules = rules
         self._watch = CycleWatch(self._question, self._note, draws=False)
         self._problems: list[dict[str, Any]] = []
-        self._subject: Subject | None = None
+        self._subject: LeakSubject | None = None
         #: Whether collections can be watched here.
         self.watches = True
         self._explained: set[Device | None] = set()
@@ -97,7 +97,7 @@ class CycleCheck:
     def _limit(self) -> int:
         return 0 if self._counting is None else self._ignore_below(self._counting.device)
 
-    def begin(self, subject: Subject) -> None:
+    def begin(self, subject: LeakSubject) -> None:
         """A test begins."""
         self._subject, self._before, self._skipped = subject, self._watch.seconds, 0
         self._small.clear()
@@ -118,7 +118,7 @@ class CycleCheck:
                 else:
                     counts(owner, self._limit)
 
-    def begun(self, subject: Subject) -> None:
+    def begun(self, subject: LeakSubject) -> None:
         """The test is about to be settled; torch may have been imported during it."""
         if self._subject is None:
             self.begin(subject)
@@ -131,7 +131,7 @@ class CycleCheck:
         with suppress(Exception):  # what could not be judged is reported by the caller
             self._watch.take()
 
-    def is_quiet(self, subject: Subject) -> bool:
+    def is_quiet(self, subject: LeakSubject) -> bool:
         """Whether there was no collection in a test that is over and retains nothing; then it is judged."""
         if subject is not self._subject or self._watch.stop():
             return False
@@ -207,7 +207,7 @@ class CycleCheck:
         self._small.update(kept)
         return False
 
-    def _ask(self, subject: Subject | None) -> Question:
+    def _ask(self, subject: LeakSubject | None) -> Question:
         from cudamem_testing.cycles.explain import Question
 
         blocks = {str(one.device): self._blocks(one, subject) for one in self._tracker.recorders}
@@ -218,7 +218,7 @@ class CycleCheck:
             lambda device, address: blocks[device].counts(address),
         )
 
-    def _blocks(self, recorder: Recorder, subject: Subject | None) -> Blocks:
+    def _blocks(self, recorder: Recorder, subject: LeakSubject | None) -> Blocks:
         from cudamem_testing.cycles.allocations import ListedBlocks, OwnedBlocks
 
         of_cpu = _of_cpu(recorder)

@@ -16,10 +16,10 @@ from cudamem_testing.run.running import Entrusted
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Fixture, LeakSubject
 
 
-def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: Subject) -> Holders:
+def entrusted(device: Device, blocks: Sequence[Block], held: Holders, subject: LeakSubject) -> Holders:
     """The holders, with the wider fixture in place of a holder that it will undo."""
     changed: dict[int, HolderResult] = {}
     handed: dict[int, tuple[Fixture, set[tuple[int | None, int]]]] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.run.ledger import Ledger
-from cudamem_testing.static import error_text
+from cudamem_testing.safe_access import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block

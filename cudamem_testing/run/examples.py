@@ -14,19 +14,19 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
-from cudamem_testing.model.errors import together
+from cudamem_testing.model.errors import exception_chain
 from cudamem_testing.model.evidence import Shown
 from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.sizes import count, format_size
-from cudamem_testing.static import is_a, is_one_of
+from cudamem_testing.safe_access import is_a, is_one_of
 from cudamem_testing.windows.regions import OverBudget
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.verdicts.policy import Policy
     from cudamem_testing.windows.judge import Judge
     from cudamem_testing.windows.tracker import Span, Tracker
@@ -60,7 +60,7 @@ class Examples:
     of an error.
     """
 
-    running: Running
+    running: ActiveTest
     tracker: Tracker
     judge: Judge
     policy: Policy
@@ -118,7 +118,9 @@ class Examples:
     def finish(self, error: BaseException | None) -> None:
         """All have ended, with the ``error`` of the example that is reported if one failed: keep its findings alone."""
         running = self.running
-        told = [] if error is None else [one for part in together(error) for one in getattr(part, "findings", ())]
+        told = (
+            [] if error is None else [one for part in exception_chain(error) for one in getattr(part, "findings", ())]
+        )
         self._told = [one for one in self._found if one in told]
         running.findings += self._told or _first_of_each(self._found)
         if self._told and self.broken > 1:

@@ -11,7 +11,7 @@ import inspect
 from types import FrameType
 
 from cudamem_testing.guards import take_last_failure
-from cudamem_testing.model.errors import together, traceback_of
+from cudamem_testing.model.errors import exception_chain, traceback_of
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -22,7 +22,7 @@ def clear_frames(error: BaseException) -> None:
     Those are the frames in its traceback, and those that called the first of them: pytest's, one of which has the error
     itself in a local variable.
     """
-    for one in together(error):
+    for one in exception_chain(error):
         traceback = traceback_of(one)
         if traceback is not None:
             _clear_callers(traceback.tb_frame)

@@ -17,7 +17,7 @@ from cudamem_testing.windows.owners import Owner
 
 if TYPE_CHECKING:
     from cudamem_testing.objects import Path
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
     from cudamem_testing.windows.tracker import Span
 
@@ -49,7 +49,7 @@ class MeasuredFixtures:
         """Those whose finalizers have begun and whose teardown has not ended."""
 
     @contextmanager
-    def setup(self, definition: Definition, running: Running) -> Iterator[Fixture]:
+    def setup(self, definition: Definition, running: ActiveTest) -> Iterator[Fixture]:
         """Measure the setup of a fixture by the running test."""
         session = self._session
         session.prepare()

@@ -14,9 +14,9 @@ from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.records import (
     ALL,
     Environment,
-    Extent,
     FixtureRecord,
     LedgerEntry,
+    RunCoverage,
     RunRecord,
     TestRecord,
     Unchecked,
@@ -45,7 +45,7 @@ class Gathered:
         self.findings: list[Finding] = []
         self.checked: dict[str, list[Checked]] = {}
         self.failures: tuple[str, ...] = ()
-        self.extent = Extent()
+        self.extent = RunCoverage()
         self._environments: list[Environment] = []
         self._fixtures: list[FixtureRecord] = []
         self._unenforced: Counter[str] = Counter()
@@ -110,7 +110,7 @@ class Gathered:
         looked = GROUPED - off if settings.on and settings.stacks else ()
         least = settings.ignore_below
         ignored = {} if not looked else IGNORED_BELOW if least is None else {ALL: least}
-        self.extent = Extent(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)), ignored)
+        self.extent = RunCoverage(paths, tuple(sorted(left_out)), tuple(sorted(kind.value for kind in looked)), ignored)
 
     def note_rules(self, *, whole: bool) -> None:
         """Note what each rule of the ini file ignored; after a ``whole`` run also that one ignored nothing."""

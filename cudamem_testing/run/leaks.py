@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.attribution import Attributions
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Entrusted, Fixture, Subject
-    from cudamem_testing.run.settling import Settling
+    from cudamem_testing.run.retained_analysis import RetainedAnalysis
+    from cudamem_testing.run.running import Entrusted, Fixture, LeakSubject
     from cudamem_testing.run.small_leaks import SmallLeaks
     from cudamem_testing.windows.grow import Grown
     from cudamem_testing.windows.tracker import Tracker
@@ -58,13 +58,15 @@ class LeakCheck:
         return SmallLeaks(self._attributions, self._ignore_below)
 
     @cached_property
-    def _settling(self) -> Settling:
+    def _settling(self) -> RetainedAnalysis:
         """Settles what is left; its modules are imported by the first test that retains something."""
         from cudamem_testing.model.rules import Ignored
-        from cudamem_testing.run.settling import Settling
+        from cudamem_testing.run.retained_analysis import RetainedAnalysis
 
         ignored = Ignored(self._rules, self.ignored)
-        return Settling(self._tracker, self._evidence, self._attributions, self._ignore_below, ignored, self.small)
+        return RetainedAnalysis(
+            self._tracker, self._evidence, self._attributions, self._ignore_below, ignored, self.small
+        )
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what an ended fixture was expected to free."""
@@ -92,7 +94,7 @@ class LeakCheck:
         """The devices that are measured."""
         return [recorder.device for recorder in self._tracker.recorders]
 
-    def live(self, device: Device, subject: Subject | None) -> Sequence[Block] | None:
+    def live(self, device: Device, subject: LeakSubject | None) -> Sequence[Block] | None:
         """The live blocks of a test, or all without one; ``None`` if single blocks are not recorded."""
         if not self._tracker.recorder(device).tells_blocks:
             return None
@@ -101,7 +103,7 @@ class LeakCheck:
         replayed = self._evidence.replay(device)
         return None if replayed is None else [*replayed.live_at()]
 
-    def judge(self, subject: Subject, severity: Severity | None) -> list[Finding]:
+    def judge(self, subject: LeakSubject, severity: Severity | None) -> list[Finding]:
         """Settle, and return a finding for each cause of what is left; without a severity none of leaks. Requires a
         fresh read of the tracker and leaves one. Library workspaces are removed from the test's window.
         """
@@ -116,7 +118,7 @@ class LeakCheck:
             return []
         return self._settling.judge(subject, severity, left)
 
-    def exclude_workspaces(self, subject: Subject) -> None:
+    def exclude_workspaces(self, subject: LeakSubject) -> None:
         """Remove library workspaces from a test's window if it left nothing else; nothing is judged."""
         left = self.left(subject, fresh=False)
         if left and all(self._tracker.recorder(device).workspace_sizes() for device in left):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence, NoEvidence
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.windows.analysis import Analysis
@@ -54,7 +54,9 @@ class Memory(memory.Memory):
         return analysis(_Records(tracker), tracker)
 
 
-def memory_of(session: Session, running: Running, ranks: Callable[[], AbstractContextManager[None]]) -> memory.Memory:
+def memory_of(
+    session: Session, running: ActiveTest, ranks: Callable[[], AbstractContextManager[None]]
+) -> memory.Memory:
     """What the running test measures itself with; processes that start inside ``ranks`` may ask to be measured."""
     grown = session.leaks.grown if session.leaks else None
     reads = analysis(session.evidence, session.tracker, grown, running.add)

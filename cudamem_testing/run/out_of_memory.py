@@ -10,7 +10,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.oom.explain import explain
 from cudamem_testing.recorders import cards
-from cudamem_testing.static import error_text
+from cudamem_testing.safe_access import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device

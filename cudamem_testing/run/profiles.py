@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.entered import HandedOut
 from cudamem_testing.run.recording import recording
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import type_name
 from cudamem_testing.trace.profile import MemoryProfile
 
 if TYPE_CHECKING:

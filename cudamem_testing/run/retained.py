@@ -13,7 +13,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.override import NOTHING, cycles_of
 from cudamem_testing.run.cycles import CycleCheck
 from cudamem_testing.run.leaks import LeakCheck
-from cudamem_testing.run.running import Fixture, Running, Subject
+from cudamem_testing.run.running import ActiveTest, Fixture, LeakSubject
 from cudamem_testing.windows.judge import cycles_fail
 from cudamem_testing.windows.tracker import Tracker
 
@@ -42,7 +42,7 @@ class Retained:
         self._fixtures = self._fixtures or GrownFixtures()
         return self._fixtures
 
-    def judge(self, running: Running, release: Release) -> list[Finding]:
+    def judge(self, running: ActiveTest, release: Release) -> list[Finding]:
         """Findings at the end of a test; ``release`` clears the frames of a failed one. For a test that has already
         failed they are warnings. A fixture is judged independently of the test.
         """
@@ -84,7 +84,7 @@ class Retained:
             subject.unjudged |= fixture.subject.unjudged
         return found
 
-    def _is_clean(self, subject: Subject) -> bool:
+    def _is_clean(self, subject: LeakSubject) -> bool:
         """Whether a test retains nothing and no garbage was collected in it: most are like that."""
         return self._cycles.watches and not self._leaks.left(subject, fresh=False) and self._cycles.is_quiet(subject)
 
@@ -114,7 +114,7 @@ class Retained:
         return [replace(one, owner=fixture.owner.label) for one in found]
 
     def _found(
-        self, subject: Subject, severity: Severity, leaks: str, cycles: str | None, *, failed: bool
+        self, subject: LeakSubject, severity: Severity, leaks: str, cycles: str | None, *, failed: bool
     ) -> list[Finding]:
         if cycles != "off":
             self._cycles.begun(subject)
@@ -129,7 +129,7 @@ class Retained:
             subject.unjudged.add(Kind.CYCLE)  # garbage that was not explained, or a cycle of which nothing was read
         return [*collected, *(one for one in rest if leaks != "off" or one.kind is Kind.CYCLE)]
 
-    def _unasked(self, running: Running, leaks: str, cycles: str | None) -> set[Kind]:
+    def _unasked(self, running: ActiveTest, leaks: str, cycles: str | None) -> set[Kind]:
         """The kinds that the test's own marker leaves out, everywhere or on a measured device."""
         every = running.override.device is None or all(map(running.override.covers, self._leaks.devices))
         return {kind for kind, asked in ((Kind.LEAK, leaks), (Kind.CYCLE, cycles)) if asked == "off" or not every}

@@ -11,7 +11,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
 from cudamem_testing.originals import Original
-from cudamem_testing.static import is_one_of
+from cudamem_testing.safe_access import is_one_of
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Span
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Subject:
+class LeakSubject:
     """What is judged for leaks and cycles: the span and owner of a test, and what wider fixtures did in it.
 
     ``release_frames`` clears the frames of a failed test. ``judged`` says which devices count. ``over`` are the wider
@@ -99,11 +99,11 @@ class Fixture:
         self.windows: list[Window] = []
         self.freed: list[Finding] = []
         self.entrusted: list[Entrusted] = []
-        self.subject = Subject(None, owner, (), None, fixture=self)
+        self.subject = LeakSubject(None, owner, (), None, fixture=self)
         self._counted: dict[Device, tuple[int, int]] = {}
         self._within: Span | None = None
 
-    def measured(self, running: Running | None, windows: Sequence[Window]) -> None:
+    def measured(self, running: ActiveTest | None, windows: Sequence[Window]) -> None:
         """It was set up or torn down during a test."""
         within = None if running is None else running.whole
         if within is not self._within:
@@ -130,7 +130,7 @@ class Asked(NamedTuple):
     comparison: Comparison | None = None
 
 
-class Running:
+class ActiveTest:
     """Its open spans and what was found so far."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Running:
         keepers: Callable[[], Iterable[object]] = tuple,
         fixtures: Callable[[], Mapping[str, int | None]] = dict,
     ) -> None:
-        """``keepers`` are as in :class:`Subject`; ``fixtures`` returns those used so far: their numbers by name."""
+        """``keepers`` are as in :class:`LeakSubject`; ``fixtures`` returns those used so far: their numbers by name."""
         self.fixtures = fixtures
         self.nodeid = owner.label
         self.attempt = attempt
@@ -172,7 +172,7 @@ class Running:
         self.comparison = asked.comparison
         self.cycles: str | None = None
         """What a cycle does to the test; ``None`` is the default of each device."""
-        self.subject = Subject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
+        self.subject = LeakSubject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
         self.disown: Callable[[], None] = lambda: None
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.errors import together
+from cudamem_testing.model.errors import exception_chain
 from cudamem_testing.model.findings import GROUPED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override, cycles_of
 from cudamem_testing.model.records import Environment, FixtureRecord, TestRecord, Unchecked
@@ -31,8 +31,8 @@ from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.outside import OutsideCheck
-from cudamem_testing.run.running import Asked, Entrusted, Fixture, Running
-from cudamem_testing.static import error_text
+from cudamem_testing.run.running import ActiveTest, Asked, Entrusted, Fixture
+from cudamem_testing.safe_access import error_text
 from cudamem_testing.verdicts.policy import Policy
 from cudamem_testing.windows.judge import Judge, ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
@@ -109,7 +109,7 @@ class Session:
         self.fixtures: list[FixtureRecord] = []
         """Setups and teardowns of wider fixtures."""
         self.unchecked: Counter[Unchecked] = Counter()
-        self.running: Running | None = None
+        self.running: ActiveTest | None = None
         self.attempts: dict[str, int] = {}
         self._dumped: dict[str, int] = {}
         self._say, self._early = say, early
@@ -176,7 +176,7 @@ class Session:
     ) -> None:
         """A test begins with its setup; ``asked`` is ``None`` without markers.
 
-        ``limited`` is whether a marker or a fixture asks for numbers; the rest is as in :class:`Running` and
+        ``limited`` is whether a marker or a fixture asks for numbers; the rest is as in :class:`ActiveTest` and
         :class:`Subject`.
         """
         if not self.recorders.opened:
@@ -187,7 +187,7 @@ class Session:
         for recorder in self.tracker.recorders:
             recorder.wake(limited=limited or bool(asked.budgets))
         whole, setup = self.tracker.open_nested("test", "setup")
-        running = self.running = Running(asked, attempt, whole, setup, owner, keepers, fixtures)
+        running = self.running = ActiveTest(asked, attempt, whole, setup, owner, keepers, fixtures)
         if attempt > 1 and self.settings.repeat == 1:
             running.earlier += self._leaked.get(nodeid, ())
         running.disown = self.owners.enter(owner)
@@ -201,7 +201,7 @@ class Session:
         if self.cycles is not None and running.cycles != "off":
             self.cycles.begin(running.subject)
 
-    def enter(self, running: Running, phase: str) -> tuple[Window, ...]:
+    def enter(self, running: ActiveTest, phase: str) -> tuple[Window, ...]:
         """Begin another phase of the running test; the windows of the one that ends."""
         if not self.recorders.opened:
             self.prepare()  # the phase that ends may have been the first to import torch
@@ -211,7 +211,7 @@ class Session:
             running.allocators[phase] = read(self._cards)
         return windows
 
-    def judge_call(self, running: Running, *, failed: bool, skipped: bool) -> tuple[list[Finding], Sequence[Window]]:
+    def judge_call(self, running: ActiveTest, *, failed: bool, skipped: bool) -> tuple[list[Finding], Sequence[Window]]:
         """The call has ended: its findings on limits and baselines, and its windows."""
         calls = self.enter(running, "teardown")
         found: list[Finding] = []
@@ -232,7 +232,7 @@ class Session:
             running.findings[:] = [of_skipped(one) for one in running.findings]
         return ([] if skipped else found), calls
 
-    def judge_growth(self, running: Running, promised: PromisedSize, calls: Sequence[Window]) -> list[Finding]:
+    def judge_growth(self, running: ActiveTest, promised: PromisedSize, calls: Sequence[Window]) -> list[Finding]:
         """What breaks a promise of growth, once each size of a parametrized test has run."""
         if not self.settings.enforce or not self.recorders.opened:
             return []
@@ -248,7 +248,7 @@ class Session:
 
     def out_of_memory(self, error: BaseException, *, skipped: bool) -> list[Finding]:
         """What was live when memory ran out in the running test, if that is its error; it is added to the test."""
-        if self.running is None or not any(map(torch_api.is_out_of_memory, together(error))):
+        if self.running is None or not any(map(torch_api.is_out_of_memory, exception_chain(error))):
             return []
         found = self.evidence.out_of_memory()
         found = [of_skipped(one) for one in found] if skipped else found
@@ -277,7 +277,7 @@ class Session:
         if self.running is not None:
             self.running.foreign += windows
 
-    def end(self, running: Running, release: Callable[[], None] | None) -> Ended:
+    def end(self, running: ActiveTest, release: Callable[[], None] | None) -> Ended:
         """The test has ended; ``release`` clears the frames of a failed one."""
         with CollectorPaused():  # what it freed between a read and the verdict on it would count as retained
             running.windows += self.tracker.close(running.phase)
@@ -305,7 +305,7 @@ class Session:
                 recorder.sleep()
         return Ended(found, after_failure, record)
 
-    def _restore_allocator(self, running: Running) -> None:
+    def _restore_allocator(self, running: ActiveTest) -> None:
         """Undo what the call changed in the allocator's settings and the teardown left."""
         before, after = (running.allocators.get(phase) for phase in ("call", "teardown"))
         if before is not None and after is not None and before != after:
@@ -345,7 +345,7 @@ class Session:
         if self.pools is not None:
             self.pools.close()
 
-    def _left(self, running: Running, release: Callable[[], None] | None) -> list[Finding]:
+    def _left(self, running: ActiveTest, release: Callable[[], None] | None) -> list[Finding]:
         """Findings on what the test retains and what its captures left, or that a failed card made judging
         impossible.
         """
@@ -362,7 +362,7 @@ class Session:
             running.subject.unjudged |= GROUPED
             return [_unjudged(error, Severity.FAIL if running.failure is None else Severity.NOTE)]
 
-    def _judge_whole(self, running: Running, whole: Sequence[Window]) -> list[Finding]:
+    def _judge_whole(self, running: ActiveTest, whole: Sequence[Window]) -> list[Finding]:
         """Findings on limits and baselines of what the test left.
 
         For a test that failed in its call they are warnings. A test with a debugger is not judged, because its frames

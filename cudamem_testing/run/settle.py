@@ -28,7 +28,7 @@ Left = Mapping[Device, Owned]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SettlingStep:
     """One step: its name, what it does, and the verdict for what it frees (``None``: it was not kept).
 
     ``needed`` is asked when its turn comes: a step that cannot free what is left is passed over.
@@ -58,7 +58,9 @@ class Settlement:
     left: Left = field(default_factory=dict)
 
 
-def settle(steps: Iterable[Step], left: Callable[[], Left], before: Callable[[Step], None] | None = None) -> Settlement:
+def settle(
+    steps: Iterable[SettlingStep], left: Callable[[], Left], before: Callable[[SettlingStep], None] | None = None
+) -> Settlement:
     """Run the steps until nothing is left.
 
     ``left`` returns what is retained on each device that has some. ``before`` is called before each step: it is

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding, Severity
     from cudamem_testing.model.rules import Ignored
     from cudamem_testing.run.attribution import Attribution, Attributions
-    from cudamem_testing.run.running import Subject
+    from cudamem_testing.run.running import LeakSubject
 
 
 class SmallLeaks:
@@ -31,7 +31,7 @@ class SmallLeaks:
         self.any = False
         """Whether a test left something that was not judged."""
 
-    def add(self, subject: Subject, device: Device) -> None:
+    def add(self, subject: LeakSubject, device: Device) -> None:
         """Note that what a subject left on a device was not judged."""
         self.any = True
         self._attributions.of(device).set_aside(subject)

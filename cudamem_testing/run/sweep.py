@@ -29,11 +29,11 @@ from cudamem_testing.oom.places import (
     with_operators,
 )
 from cudamem_testing.oom.reach import Reached
-from cudamem_testing.oom.state import Change, Gradients, NamedState, Snapshot, half_changed, written_in_part
+from cudamem_testing.oom.state import Gradients, NamedState, Snapshot, StateChange, half_changed, written_in_part
 from cudamem_testing.originals import Original
 from cudamem_testing.run.left_behind import LeftBehind, Live, inner
+from cudamem_testing.safe_access import error_text
 from cudamem_testing.snapshots.evidence import moment_of
-from cudamem_testing.static import error_text
 from cudamem_testing.torch_api.ambient import Setting, settings
 from cudamem_testing.windows.failing import DoesNotRecover
 
@@ -89,8 +89,8 @@ class SweepRun:
         self._state = NamedState(state)
         self._gradients = Gradients({} if gradients is None else {"gradients": gradients})
         self._reached = Reached(step, state)
-        self._usual_state: Mapping[str, Change] = {}
-        self._usual_gradients: Mapping[str, Change] = {}
+        self._usual_state: Mapping[str, StateChange] = {}
+        self._usual_gradients: Mapping[str, StateChange] = {}
         self._usual_writes: Mapping[str, int] = {}
         self._usual_settings: frozenset[str] = frozenset()
         self._counted: Trap | None = None

@@ -17,9 +17,9 @@ from contextlib import _GeneratorContextManager
 from typing import Any
 from unittest import mock
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.model.stacks import is_library
-from cudamem_testing.static import referents
+from cudamem_testing.safe_access import referents
 
 _NAMING = frozenset(
     f"{verb}_{kind}" for verb in ("LOAD", "STORE", "DELETE") for kind in ("ATTR", "GLOBAL", "NAME", "METHOD", "CONST")
@@ -121,10 +121,10 @@ def _bound_to(obj: Any) -> Any:
 
 def _attribute(obj: Any, name: str) -> Any:
     """What an attribute is, where reading it runs no code: of a module, a class, or an object whose class has it."""
-    if static.is_a(obj, types.ModuleType):
-        return static.get(static.module_dict(obj), name)
-    for one in static.mro(obj if static.is_a(obj, type) else type(obj)) if obj is not None else ():
-        found = static.get(static.class_dict(one), name)
+    if safe_access.is_a(obj, types.ModuleType):
+        return safe_access.get(safe_access.module_dict(obj), name)
+    for one in safe_access.mro(obj if safe_access.is_a(obj, type) else type(obj)) if obj is not None else ():
+        found = safe_access.get(safe_access.class_dict(one), name)
         if found is not None:
             return found
     return None
@@ -134,7 +134,7 @@ def _patched(objects: list[Any], depth: int, read: set[types.CodeType]) -> Itera
     """The names that patches among some objects replaced, also through context managers."""
     for obj in objects if depth else ():
         kind = type(obj)
-        if static.class_module(kind) == _MONKEYPATCH and static.class_name(kind) == "MonkeyPatch":
+        if safe_access.class_module(kind) == _MONKEYPATCH and safe_access.class_name(kind) == "MonkeyPatch":
             yield from (name for _, name, _ in obj._setattr if type(name) is str)
             for mapping, name, _ in obj._setitem:
                 if type(name) is str:
@@ -153,7 +153,7 @@ def _patched(objects: list[Any], depth: int, read: set[types.CodeType]) -> Itera
         elif kind in _EXIT_STACKS:
             for _, callback in [*obj._exit_callbacks]:
                 yield from _names(callback, depth - 1, read)
-        elif static.class_module(kind).startswith(_HELPERS):
+        elif safe_access.class_module(kind).startswith(_HELPERS):
             yield from _patched(_parts(obj), depth, read)
 
 
@@ -164,7 +164,7 @@ def _parts(obj: Any) -> list[Any]:
         for one in referents(waiting.pop()):
             if id(one) not in seen:
                 seen.add(id(one))
-                if static.class_module(type(one)).startswith(_HELPERS) or type(one) in (dict, list, tuple):
+                if safe_access.class_module(type(one)).startswith(_HELPERS) or type(one) in (dict, list, tuple):
                     waiting.append(one)
                 else:
                     found.append(one)

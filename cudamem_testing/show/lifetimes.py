@@ -33,7 +33,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OperatorStep:
     """An operator: its name, the calls of modules around it from the outside in, and what a click shows.
 
     A call is the module's name and a number that other calls of it do not have.
@@ -50,7 +50,7 @@ class Lifetimes:
     """Bars over steps; ``notes`` say what is left out."""
 
     bars: tuple[Bar, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[OperatorStep, ...]
     title: str = ""
     notes: tuple[str, ...] = ()
 

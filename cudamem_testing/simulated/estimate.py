@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.simulated_cards import DEFAULT
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.simulated import simulated_cuda
-from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import LiveSet

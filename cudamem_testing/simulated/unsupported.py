@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cudamem_testing.model.errors import together
+from cudamem_testing.model.errors import exception_chain
+from cudamem_testing.safe_access import is_a, is_one_of
 from cudamem_testing.simulated.bindings import SimulatedCardError
-from cudamem_testing.static import is_a, is_one_of
 
 #: Errors of torch about something that a simulated card lacks, by a part of their text.
 NEEDS = {
@@ -20,7 +20,7 @@ NEEDS = {
 
 def unsupported(error: BaseException) -> str | None:
     """What of an error, or of those that caused it, a simulated card cannot do; ``None`` for other errors."""
-    for one in together(error):
+    for one in exception_chain(error):
         if is_a(one, SimulatedCardError):
             return str(one)
         if is_one_of(one, RuntimeError, OSError, TypeError):

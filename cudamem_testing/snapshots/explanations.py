@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 from cudamem_testing.model.evidence import Evidence, NoEvidence, Shown, Trend, Why
 from cudamem_testing.model.live_tables import LiveTable, Source, live_table
 from cudamem_testing.recorders.base import Recorder, untold
+from cudamem_testing.safe_access import error_text
 from cudamem_testing.snapshots.churn import churn
 from cudamem_testing.snapshots.evidence import Records, allocations_before, first_moment
 from cudamem_testing.snapshots.fragmentation import fragmentation
-from cudamem_testing.static import error_text
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block

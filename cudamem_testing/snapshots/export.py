@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.snapshots.read_written import KEY
 from cudamem_testing.snapshots.record import NO_STACK, Events, Extra, Kind, LiveBlock, Recording, Segment
 

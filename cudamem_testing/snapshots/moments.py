@@ -19,13 +19,13 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.recorders.base import untold
 from cudamem_testing.recorders.capture import Capture
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.snapshots import diff, export
 from cudamem_testing.snapshots.capture import recording_of
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.record import Recording, SnapshotError
 from cudamem_testing.snapshots.replay import Peak, replay
-from cudamem_testing.static import type_name
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.windows.tracker import Tracker
 
 __tracebackhide__ = hide_wrong_arguments

@@ -21,6 +21,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.snapshots.frames import FrameTable
 from cudamem_testing.snapshots.read_written import CPU, is_of_cpu, read_written_cpu
 from cudamem_testing.snapshots.record import (
@@ -36,7 +37,6 @@ from cudamem_testing.snapshots.record import (
     Stacks,
 )
 from cudamem_testing.snapshots.rows import Trace, plain
-from cudamem_testing.static import type_name
 
 ACTIONS = {kind.name.lower(): int(kind) for kind in Kind if kind is not Kind.OTHER}
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")

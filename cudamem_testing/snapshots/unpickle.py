@@ -21,10 +21,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.rows import ACTION, Rows, Shape, SharedRowError, check_shared, keys_of
-from cudamem_testing.static import type_name
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
 _INTEGER = struct.Struct("<i").unpack_from

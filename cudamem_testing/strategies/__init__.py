@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
 
 import torch
 
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.strategies.random_programs import Program, make
 
 __all__ = ["Program", "dtypes", "modules", "programs", "shapes", "tensors"]

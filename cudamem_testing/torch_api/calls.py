@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree
 
 from cudamem_testing.originals import Original
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.torch_api.dispatch import DispatchMode
 from cudamem_testing.torch_api.tensors import field, quiet, storage
 

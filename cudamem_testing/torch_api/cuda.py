@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.torch_api.process import bindings, imported
 
 #: Attribute of a replacement for ``CUDAGraph.capture_begin`` that holds the capturing streams.

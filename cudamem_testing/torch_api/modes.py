@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from cudamem_testing.static import contents, is_a
+from cudamem_testing.safe_access import contents, is_a
 from cudamem_testing.torch_api.dispatch import DispatchMode, operator_name
 from cudamem_testing.torch_api.running import node_function
 

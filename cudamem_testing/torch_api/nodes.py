@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 
 _SAVED_PREFIX = "_raw_saved_"
 #: The base of custom functions' nodes; where torch has another one, these nodes are not recognized.
@@ -23,9 +23,9 @@ NodeBase: type = getattr(torch._C, "_FunctionBase", type("NoFunction", (), {}))
 
 def is_node_type(cls: type) -> bool:
     """Whether a class is an autograd node: a C++ one (``MulBackward0``) or a custom function's."""
-    if not static.is_heap_type(cls):
-        return type(static.class_dict(cls).get("next_functions")) is types.GetSetDescriptorType
-    return any(base is NodeBase for base in static.mro(cls))
+    if not safe_access.is_heap_type(cls):
+        return type(safe_access.class_dict(cls).get("next_functions")) is types.GetSetDescriptorType
+    return any(base is NodeBase for base in safe_access.mro(cls))
 
 
 def next_nodes(node: object) -> Iterator[object]:
@@ -60,11 +60,11 @@ def saved_names(cls: type) -> tuple[str, ...]:
     if known is None:
         known = tuple(
             name
-            for base in static.mro(cls)
-            for name, descriptor in static.class_dict(base).items()
+            for base in safe_access.mro(cls)
+            for name, descriptor in safe_access.class_dict(base).items()
             if name.startswith(_SAVED_PREFIX) and type(descriptor) is types.GetSetDescriptorType
         )
-        if not static.is_heap_type(cls):
+        if not safe_access.is_heap_type(cls):
             _names[id(cls)] = known
     return known
 
@@ -81,19 +81,19 @@ def saved(node: object, names: tuple[str, ...] | None = None) -> Iterator[tuple[
             try:
                 value = variable.data
             except (RuntimeError, AttributeError) as error:
-                static.pass_on(error)
+                safe_access.pass_on(error)
                 continue
             if value is not None:
                 yield (f"{label}[{index}]" if several else label), value
 
 
 def _node_field(node: object, name: str) -> object:
-    for cls in static.mro(type(node)):
-        descriptor = static.class_dict(cls).get(name)
+    for cls in safe_access.mro(type(node)):
+        descriptor = safe_access.class_dict(cls).get(name)
         if type(descriptor) is types.GetSetDescriptorType:
             try:
                 return types.GetSetDescriptorType.__get__(descriptor, node)
             except (RuntimeError, AttributeError) as error:  # its saved tensors were freed by backward
-                static.pass_on(error)
+                safe_access.pass_on(error)
                 return None
     return None

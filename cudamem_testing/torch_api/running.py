@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cudamem_testing.static import is_a
+from cudamem_testing.safe_access import is_a
 
 if TYPE_CHECKING:
     from types import CodeType

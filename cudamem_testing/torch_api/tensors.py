@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._C import TensorBase
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api.lacking import lacks, needed_for
 
@@ -60,8 +60,8 @@ def quiet() -> AbstractContextManager[None]:
 
 def overrides_dispatch(cls: type) -> bool:
     """Whether a tensor class defines ``__torch_dispatch__``."""
-    for base in static.mro(cls):
-        found = static.class_dict(base).get(_DISPATCH_HOOK)
+    for base in safe_access.mro(cls):
+        found = safe_access.class_dict(base).get(_DISPATCH_HOOK)
         if found is not None:
             return found is not _DEFAULT_DISPATCH
     return False
@@ -69,7 +69,7 @@ def overrides_dispatch(cls: type) -> bool:
 
 def wraps_tensors(cls: type) -> bool:
     """Whether instances of a tensor class consist of the tensors in their attributes."""
-    return any("__tensor_flatten__" in static.class_dict(base) for base in static.mro(cls))
+    return any("__tensor_flatten__" in safe_access.class_dict(base) for base in safe_access.mro(cls))
 
 
 def field(tensor: object, name: str) -> Any:
@@ -82,7 +82,7 @@ def grad(tensor: object) -> object:
     try:
         return field(tensor, "grad") if field(tensor, "is_leaf") or field(tensor, "retains_grad") else None
     except RuntimeError as error:  # the collector may have cleared the tensor already: then it is undefined
-        static.pass_on(error)
+        safe_access.pass_on(error)
         return None
 
 
@@ -91,7 +91,7 @@ def grad_fn(tensor: object) -> object:
     try:
         return field(tensor, "grad_fn") if field(tensor, "requires_grad") else None
     except RuntimeError as error:
-        static.pass_on(error)
+        safe_access.pass_on(error)
         return None
 
 
@@ -100,7 +100,7 @@ def base(tensor: object) -> object:
     try:
         return field(tensor, "_base")
     except RuntimeError as error:
-        static.pass_on(error)
+        safe_access.pass_on(error)
         return None
 
 
@@ -109,7 +109,7 @@ def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         if name in TensorBase.__dict__:
             found = field(tensor, name)
-            if static.is_a(found, dict):
+            if safe_access.is_a(found, dict):
                 yield found
 
 
@@ -126,7 +126,7 @@ def parts(tensor: object) -> list[tuple[str, object]]:
             return [("value", torch._C._functorch.get_unwrapped(tensor))]  # type: ignore[arg-type]
         return [] if overrides_dispatch(type(tensor)) else _plain_parts(tensor)
     except RuntimeError as error:
-        static.pass_on(error)
+        safe_access.pass_on(error)
         return []
 
 
@@ -165,9 +165,9 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
     ``None`` if there is no storage or it is empty: fake, meta, sparse, opaque and wrapper tensors.
     """
     try:
-        if static.is_a(obj, TensorBase):
+        if safe_access.is_a(obj, TensorBase):
             untyped: Any = TensorBase.untyped_storage(obj)
-        elif static.is_a(obj, torch.UntypedStorage):
+        elif safe_access.is_a(obj, torch.UntypedStorage):
             untyped = obj
         else:
             return None
@@ -175,14 +175,14 @@ def storage(obj: object) -> tuple[int, int, int, str] | None:
         nbytes = torch._C.StorageBase.nbytes(untyped)  # type: ignore[attr-defined]
         if device.type == "meta" or nbytes == 0:
             return None
-        if _is_lazy_clone is not None and static.is_a(obj, TensorBase) and _is_lazy_clone(obj):
+        if _is_lazy_clone is not None and safe_access.is_a(obj, TensorBase) and _is_lazy_clone(obj):
             # Reading a mutable pointer would copy a lazily cloned tensor.
             address = torch._C._data_address(obj)  # type: ignore[attr-defined]
         else:
             address = torch._C.StorageBase.data_ptr(untyped)  # type: ignore[attr-defined]
         return int(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)), int(address), int(nbytes), str(device)
     except RuntimeError as error:
-        static.pass_on(error)
+        safe_access.pass_on(error)
         return None
 
 
@@ -251,7 +251,7 @@ class StoredMemory:
         """``carrier`` is a storage, or a tensor that has one."""
         self._gone: bool | None = None
         with quiet():
-            storage = torch._C.TensorBase.untyped_storage(carrier) if static.is_a(carrier, TensorBase) else carrier
+            storage = torch._C.TensorBase.untyped_storage(carrier) if safe_access.is_a(carrier, TensorBase) else carrier
             self._weak: Any = torch.UntypedStorage._weak_ref(storage)
 
     @property

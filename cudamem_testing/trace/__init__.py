@@ -29,7 +29,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing.trace.categories import Categories, Category
-from cudamem_testing.trace.changes import Action, Change
+from cudamem_testing.trace.changes import Action, MemoryChange
 from cudamem_testing.trace.flow import Diagnostic, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Edge, Lifetime, Name, data_flow
 from cudamem_testing.trace.peak import Peak
@@ -52,11 +52,11 @@ __all__ = [
     "Allocation",
     "Categories",
     "Category",
-    "Change",
     "DataFlow",
     "Diagnostic",
     "Edge",
     "Lifetime",
+    "MemoryChange",
     "MemoryProfile",
     "Name",
     "Node",

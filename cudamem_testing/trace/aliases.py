@@ -23,7 +23,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from cudamem_testing.torch_api import operator_schemas
-from cudamem_testing.trace.flow import CREATED, FREED, MEMORY, Node, Step, Touches, Use, replay
+from cudamem_testing.trace.flow import CREATED, FREED, MEMORY, Node, NodeDraft, Touches, Use, replay
 from cudamem_testing.trace.graph import DataFlow
 from cudamem_testing.trace.records import Operator, PythonCall, Region, Storage, Trace
 from cudamem_testing.trace.schemas import READ, WRITTEN
@@ -70,7 +70,7 @@ def fold_device_families(flow: DataFlow) -> DataFlow:
     """The data flow with each run of one family as one node."""
     families = _families(flow)
     private = _private_storages(flow, families)
-    steps: list[Step] = []
+    steps: list[NodeDraft] = []
     for part in _runs(flow.nodes, families):
         if isinstance(part, Node):
             steps.append(_step(part))
@@ -232,8 +232,8 @@ def _only_frees(node: Node) -> bool:
     return all(use.after is None for use in node.uses)
 
 
-def _step(node: Node) -> Step:
-    return Step(
+def _step(node: Node) -> NodeDraft:
+    return NodeDraft(
         node.event, node.name, node.start, node.thread, node.scope, {use.storage: _flags(use) for use in node.uses}
     )
 
@@ -245,7 +245,7 @@ def _flags(use: Use) -> int:
     return READ | created | freed | (WRITTEN if use.is_written else 0)
 
 
-def _merged(run: _Run, flow: DataFlow) -> Step:
+def _merged(run: _Run, flow: DataFlow) -> NodeDraft:
     """One step that does what all members do, its storages in an order that does not depend on theirs.
 
     That is the optimizer's own where there is one; else all first operands, then all second ones, as in a list.
@@ -258,7 +258,7 @@ def _merged(run: _Run, flow: DataFlow) -> Step:
     first = run.members[0]
     order = _owner_order(flow.trace, _optimizer_region(first, flow.trace))
     ordered = sorted(touches, key=lambda storage: order.get(storage, len(order)))
-    return Step(
+    return NodeDraft(
         first.event,
         run.family.name,
         first.start,

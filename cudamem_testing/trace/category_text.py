@@ -26,8 +26,8 @@ from cudamem_testing.trace.graph import DataFlow, Ids, check_ids, number_storage
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.records import Dispatched, Storage
 from cudamem_testing.trace.text import (
-    Row,
     Shown,
+    TextRow,
     layout,
     name_filter,
     select_nodes,
@@ -118,7 +118,7 @@ def _nodes(
     ]
 
 
-def _rows(flow: DataFlow, nodes: Iterable[Node], label: Label, *, regions: bool) -> list[Row]:
+def _rows(flow: DataFlow, nodes: Iterable[Node], label: Label, *, regions: bool) -> list[TextRow]:
     return [_row(node, label, tuple(map(region_name, flow.regions(node))) if regions else ()) for node in nodes]
 
 
@@ -126,8 +126,8 @@ def _spelt(category: Category | None) -> str:
     return UNKNOWN if category is None else category.name
 
 
-def _row(node: Node, label: Label, region: tuple[str, ...]) -> Row:
-    return Row(
+def _row(node: Node, label: Label, region: tuple[str, ...]) -> TextRow:
+    return TextRow(
         region,
         short_name(node.name),
         tuple(label(use, False) for use in node.uses if use.is_input),
@@ -145,7 +145,7 @@ def _label(categories: Categories, numbers: dict[Storage, int]) -> Label:
 
 def _dispatched_rows(
     categories: Categories, calls: Iterable[Dispatched], is_shown: Callable[[Storage], bool], regions: bool
-) -> Iterator[Row]:
+) -> Iterator[TextRow]:
     """A row for each call; tensors that no operator took are ``???``, as in torch's tests."""
     trace, name_of = categories.flow.trace, _torch_names(categories)
 
@@ -156,7 +156,7 @@ def _dispatched_rows(
         inputs, outputs = labels(call.inputs), labels(call.outputs)
         if inputs or outputs:
             around = trace.regions_at(call.start, trace.main) if regions else ()
-            yield Row(tuple(region_name(region.name) for region in around), call.name, inputs, outputs)
+            yield TextRow(tuple(region_name(region.name) for region in around), call.name, inputs, outputs)
 
 
 def _torch_label(categories: Categories) -> Label:
@@ -175,7 +175,7 @@ def _torch_names(categories: Categories) -> Callable[[Storage], str]:
     return lambda storage: f"{storage.allocation} ({','.join(names[storage.allocation])})"
 
 
-def _torch_layout(rows: Iterable[Row]) -> Iterator[str]:
+def _torch_layout(rows: Iterable[TextRow]) -> Iterator[str]:
     region: tuple[str, ...] = ()
     for row in rows:
         yield from torch_region_line(region, row.region)

@@ -24,7 +24,7 @@ class Action(Enum):
         return self.name
 
 
-class Change(NamedTuple):
+class MemoryChange(NamedTuple):
     """One thing that happens to one piece of memory."""
 
     time: int

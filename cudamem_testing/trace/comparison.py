@@ -19,7 +19,7 @@ from typing import TypeAlias
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.expected.difference import difference
 from cudamem_testing.trace.recorded import Recorded, Tensor
-from cudamem_testing.trace.text import Row
+from cudamem_testing.trace.text import TextRow
 
 MOST_STATEMENTS = 12
 MOST_LINES = 30
@@ -223,7 +223,7 @@ def _plus(size: str | None) -> str:
     return f" +{size}" if size else ""
 
 
-def _same_tensors(row: Row, recorded: Row) -> Iterator[tuple[Tensor, Tensor]]:
+def _same_tensors(row: TextRow, recorded: TextRow) -> Iterator[tuple[Tensor, Tensor]]:
     """Outputs of both rows in the same place that are the same tensor."""
     both = zip(_tensors(row.outputs), _tensors(recorded.outputs), strict=False)
     return ((here, there) for here, there in both if here.name == there.name)
@@ -250,7 +250,7 @@ def _dtypes(before: Recorded, after: Recorded, alignment: Alignment, told: Told)
         yield f"dtype {then} -> {now}: {count(len(tensors), 'tensor')}, first {name} of {where}"
 
 
-def _makers(rows: Sequence[Row]) -> dict[str, str]:
+def _makers(rows: Sequence[TextRow]) -> dict[str, str]:
     """The operator in whose row each tensor first is an output."""
     found: dict[str, str] = {}
     for row in rows:
@@ -267,7 +267,7 @@ def _more_or_fewer(places: Sequence[int], text: Recorded, word: str, told: Told)
         yield f"{number} {noun} {word}: {name}" + (f", {more}" if more else "")
 
 
-def _read(aligned: Sequence[tuple[Row, Row]], sizes: dict[str, str]) -> Iterator[str]:
+def _read(aligned: Sequence[tuple[TextRow, TextRow]], sizes: dict[str, str]) -> Iterator[str]:
     """Tensors that operators read now, or no longer read; a statement for each tensor, or for each pair of them."""
     replaced: dict[tuple[str, str], dict[str, None]] = {}
     come_to: dict[str, dict[str, None]] = {}
@@ -310,7 +310,7 @@ def _kept(before: Recorded, after: Recorded, alignment: Alignment, sizes: dict[s
             yield f"{name} {verb} {_name(after.rows, now)}{_sized(sizes.get(name))}, before: {_name(before.rows, then)}"
 
 
-def _last_rows(rows: Sequence[Row]) -> dict[str, int]:
+def _last_rows(rows: Sequence[TextRow]) -> dict[str, int]:
     """For each tensor that is freed, the place of the last operator before it is, or in which it is; -1 for none."""
     found: dict[str, int] = {}
     last = -1
@@ -320,7 +320,7 @@ def _last_rows(rows: Sequence[Row]) -> dict[str, int]:
     return found
 
 
-def _name(rows: Sequence[Row], place: int) -> str:
+def _name(rows: Sequence[TextRow], place: int) -> str:
     return "the start" if place < 0 else rows[place].name
 
 
@@ -342,7 +342,7 @@ def _all_names(text: Recorded) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def _renamed(row: Row, names: dict[str, str]) -> Row:
+def _renamed(row: TextRow, names: dict[str, str]) -> TextRow:
     inputs, outputs = (tuple(_renamed_label(label, names) for label in side) for side in (row.inputs, row.outputs))
     return row._replace(inputs=inputs, outputs=outputs)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cudamem_testing.model.curves import MOST_POINTS, Band, Curve, Stretch, chosen, steps_of
 from cudamem_testing.model.devices import Device
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.trace.series import Series, Span
+from cudamem_testing.trace.series import NamedSpan, Series
 from cudamem_testing.trace.timeline import Timeline
 
 MOST_STRETCHES, DEEPEST = 30, 1
@@ -52,5 +52,5 @@ def _at(series: Series, time: int) -> int:
     return max(bisect_right(series.times, max(time, 0)) - 1, 0)
 
 
-def _stretch(span: Span, first: int, last: int) -> Stretch:
+def _stretch(span: NamedSpan, first: int, last: int) -> Stretch:
     return Stretch(one_line(span.name), first, last)

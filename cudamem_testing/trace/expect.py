@@ -27,7 +27,7 @@ from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.graph import DataFlow, Ids, short_name
 from cudamem_testing.trace.limits import enforce
 from cudamem_testing.trace.peak import Peak, stacks_of_storages
-from cudamem_testing.trace.places import Places
+from cudamem_testing.trace.places import EventPlaces
 from cudamem_testing.trace.recorded import detail_of, read_text
 from cudamem_testing.trace.records import Operator, Storage, Trace
 from cudamem_testing.trace.text import Detail, Options, Shown, laid_out, render, shown
@@ -269,7 +269,7 @@ def _compared(
     before, after = read_text(wanted), read_text(found)
     if before is None or after is None:
         return None
-    places = Places(fold_device_families(flow) if folded else flow)
+    places = EventPlaces(fold_device_families(flow) if folded else flow)
     storages = {f"T{number}": storage for storage, number in here.numbers.items()}
 
     def told(place: int) -> str:

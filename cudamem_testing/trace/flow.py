@@ -128,7 +128,7 @@ class Diagnostic:
         return f"node {self.node}: storage {self.storage} {self.problem}"
 
 
-class Step(NamedTuple):
+class NodeDraft(NamedTuple):
     """A node before its versions are known."""
 
     event: int
@@ -178,7 +178,7 @@ def find_touches(subtree: Iterable[Event], effects: Effects) -> Touches:
     return touches
 
 
-def steps_of(trace: Trace, effects: Effects) -> Iterator[Step]:
+def steps_of(trace: Trace, effects: Effects) -> Iterator[NodeDraft]:
     """The nodes before their versions are known, in order."""
     events, stops = trace.events, trace.stops
     for index in find_leaves(trace, effects):
@@ -189,10 +189,10 @@ def steps_of(trace: Trace, effects: Effects) -> Iterator[Step]:
             name, touches = event.name, find_touches(events[index : stops[index]], effects)
         elif isinstance(event, Allocation) and event.storage is not None:
             touches = {event.storage: CREATED if event.nbytes > 0 else FREED}
-        yield Step(index, name, event.start, event.thread, event.scope, touches)
+        yield NodeDraft(index, name, event.start, event.thread, event.scope, touches)
 
 
-def replay(steps: Iterable[Step]) -> tuple[list[Node], list[Diagnostic]]:
+def replay(steps: Iterable[NodeDraft]) -> tuple[list[Node], list[Diagnostic]]:
     """Give the steps their versions, and note contradictions. A storage keeps counting through contradictions, so that
     one node makes each version.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.show.lifetimes import Bar, Lifetimes, Step
+from cudamem_testing.show.lifetimes import Bar, Lifetimes, OperatorStep
 from cudamem_testing.trace.categories import UNKNOWN, Categories
 from cudamem_testing.trace.draw import Labels, detail_of
 from cudamem_testing.trace.flow import Node
@@ -31,7 +31,7 @@ def lifetimes(found: Categories, locator: Locator) -> Lifetimes:
     labels = Labels(flow, "first-use")
     bars = [_bar(storage, found, uses[storage], labels) for storage in uses if storage in kept]
     steps = [
-        Step(
+        OperatorStep(
             short_name(node.name),
             _calls(node),
             node.scope.backward,

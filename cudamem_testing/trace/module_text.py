@@ -19,7 +19,7 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.trace.flow import MEMORY, Node
 from cudamem_testing.trace.graph import DataFlow
-from cudamem_testing.trace.places import ENGINE, Places
+from cudamem_testing.trace.places import ENGINE, EventPlaces
 from cudamem_testing.trace.records import Operator, Storage
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "optimizer"
@@ -45,7 +45,7 @@ def render_modules(flow: DataFlow, *, min_bytes: int = 0, dtypes: bool = False) 
         min_bytes: the least sum of both, in bytes.
         dtypes: name the types of the elements of what is made.
     """
-    places = Places(flow)
+    places = EventPlaces(flow)
     parts: dict[tuple[str, str], _Part] = {}
     freed: dict[Storage, int] = {}
     phases: list[str] = []

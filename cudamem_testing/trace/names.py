@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects import is_module, is_tensor, storage_of
 from cudamem_testing.torch_api.tensors import grad, quiet
 from cudamem_testing.trace.graph import Name
@@ -152,7 +152,9 @@ def _wrapped(tensor: object) -> list[tuple[str, object]]:
     """The tensors in the attributes of one that has no memory of its own."""
     if storage_of(tensor) is not None:
         return []
-    return [(name, value) for name, value in static.items(static.instance_dict(tensor) or {}) if is_tensor(value)]
+    return [
+        (name, value) for name, value in safe_access.items(safe_access.instance_dict(tensor) or {}) if is_tensor(value)
+    ]
 
 
 def _place(tensor: object) -> tuple[str, int] | None:

@@ -19,9 +19,9 @@ from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.categories import UNKNOWN, Category
-from cudamem_testing.trace.changes import Action, Change
+from cudamem_testing.trace.changes import Action, MemoryChange
 from cudamem_testing.trace.measured import Measured
-from cudamem_testing.trace.places import Places
+from cudamem_testing.trace.places import EventPlaces
 from cudamem_testing.trace.records import Storage
 from cudamem_testing.trace.timeline import Timeline
 
@@ -62,7 +62,7 @@ class Part(NamedTuple):
     pieces: int
 
 
-class Difference(NamedTuple):
+class PeakDifference(NamedTuple):
     """A part of what the timeline's maximum exceeds the measured peak by; negative where it falls short."""
 
     nbytes: int
@@ -86,7 +86,7 @@ class Peak(InNotebook):
     held: tuple[Held, ...] = field(default=(), repr=False)
     measured: int | None = None
     """The recorder's peak in the same window; ``None`` without one."""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[PeakDifference, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -171,7 +171,7 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
     """
     name = timeline.choose(device)
     place, total = timeline.maximum(name)
-    places = Places(timeline.categories.flow, root)
+    places = EventPlaces(timeline.categories.flow, root)
     measured = next((one for one in timeline.measured if one.device == name), None)
     stacks = _Stacks(timeline, name, measured, places)
     held = tuple(_held(timeline, name, place, places, stacks))
@@ -194,7 +194,7 @@ def find_peak(timeline: Timeline, device: str | None = None, root: str | None = 
 
 def stacks_of_storages(timeline: Timeline) -> dict[Storage, Stack]:
     """The stacks of the storages that a recorder saw made: they have lines, also behind Python's own syntax."""
-    places = Places(timeline.categories.flow)
+    places = EventPlaces(timeline.categories.flow)
     found: dict[Storage, Stack] = {}
     for measured in timeline.measured:
         stacks = _Stacks(timeline, measured.device, measured, places)
@@ -204,9 +204,9 @@ def stacks_of_storages(timeline: Timeline) -> dict[Storage, Stack]:
     return found
 
 
-def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[Change, Category | None]]:
+def _live(timeline: Timeline, device: str, last: int) -> Iterable[tuple[MemoryChange, Category | None]]:
     """The entries of what is live after a change, with the category at that time."""
-    entered: dict[Storage | int, tuple[Change, Category | None]] = {}
+    entered: dict[Storage | int, tuple[MemoryChange, Category | None]] = {}
     for change in timeline.changes[: last + 1]:
         if change.device != device:
             continue
@@ -227,10 +227,10 @@ class _Stacks:
     If the timeline has as many blocks at an address as the recorder gave out there, they are the same, in order.
     """
 
-    def __init__(self, timeline: Timeline, device: str, measured: Measured | None, places: Places) -> None:
+    def __init__(self, timeline: Timeline, device: str, measured: Measured | None, places: EventPlaces) -> None:
         self._places = places
         self._known: dict[int, Stack] = {}
-        changes: dict[int, list[Change]] = {}
+        changes: dict[int, list[MemoryChange]] = {}
         for change in timeline.changes:
             if change.device == device and change.action is Action.CREATE:
                 changes.setdefault(change.pointer, []).append(change)
@@ -239,13 +239,13 @@ class _Stacks:
             if len(made) == len(stacks):
                 self._known.update(zip(map(id, made), stacks, strict=True))
 
-    def of(self, change: Change) -> Stack:
+    def of(self, change: MemoryChange) -> Stack:
         """The Python calls around a change; without frames if unknown."""
         stack = self._known.get(id(change), Stack())
         return self._places.stack(change.event) if not stack.frames and change.event >= 0 else stack
 
 
-def _held(timeline: Timeline, device: str, last: int, places: Places, stacks: _Stacks) -> Iterable[Held]:
+def _held(timeline: Timeline, device: str, last: int, places: EventPlaces, stacks: _Stacks) -> Iterable[Held]:
     for change, category in _live(timeline, device, last):
         known = change.event >= 0
         yield Held(
@@ -261,7 +261,7 @@ def _held(timeline: Timeline, device: str, last: int, places: Places, stacks: _S
 
 def _differences(
     timeline: Timeline, place: int, total: int, held: Iterable[Held], measured: Measured
-) -> Iterable[Difference]:
+) -> Iterable[PeakDifference]:
     """The reasons why the maximum differs from the measured peak, item by item."""
     if measured.peak is None or total == measured.peak:
         return
@@ -281,9 +281,9 @@ def _differences(
     for nbytes, reason in ((foreign, FOREIGN), (older, OLDER), (gone, UNSEEN)):
         if nbytes:
             apart -= nbytes
-            yield Difference(nbytes, reason)
+            yield PeakDifference(nbytes, reason)
     if apart:
-        yield Difference(apart, ELSE)
+        yield PeakDifference(apart, ELSE)
 
 
 def _more(nbytes: int) -> str:

@@ -24,7 +24,7 @@ PATH = " > "
 """Between the modules of a path."""
 
 
-class Places:
+class EventPlaces:
     """The places of the events of one data flow, each found once.
 
     Args:

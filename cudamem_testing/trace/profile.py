@@ -34,8 +34,8 @@ from cudamem_testing.guards import collect_garbage, restore_python_profiler
 from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.windows import Window
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import is_a
 from cudamem_testing.torch_api import (
     disable_profiler,
     event_tree,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cudamem_testing.trace.text import Detail, Row
+from cudamem_testing.trace.text import Detail, TextRow
 
 _HEAD = re.compile(r"(\S.*?): +(unused|T\d+.*)")
 _ROW = re.compile(r"((?!T\d)\S.*?) +((?:T\d+.*?)?) *->(.*)")
@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
     """A text: its names with their tensors, and its rows."""
 
     heads: dict[str, str]
-    rows: list[Row]
+    rows: list[TextRow]
 
 
 def read_text(text: str) -> Recorded | None:
@@ -58,7 +58,7 @@ def read_text(text: str) -> Recorded | None:
 
 def _read(text: str) -> Recorded:
     heads: dict[str, str] = {}
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     region: tuple[str, ...] = ()
     arrow = 0
     for line in text.split("\n"):
@@ -74,7 +74,7 @@ def _read(text: str) -> Recorded:
             region = () if match[1] == _NO_REGION else tuple(match[1].split(" / "))
         elif match := _ROW.fullmatch(line):
             arrow = match.end(0) - len(match[3]) - 2
-            rows.append(Row(region, match[1], _labels(match[2]), _labels(match[3])))
+            rows.append(TextRow(region, match[1], _labels(match[2]), _labels(match[3])))
         elif not rows and (match := _HEAD.fullmatch(line)):
             heads[match[1]] = match[2]
         else:

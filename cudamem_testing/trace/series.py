@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from cudamem_testing.trace.categories import UNKNOWN, Category
-from cudamem_testing.trace.changes import Action, Change
+from cudamem_testing.trace.changes import Action, MemoryChange
 from cudamem_testing.trace.places import region_name
 from cudamem_testing.trace.records import PythonCall, Storage, Trace
 
@@ -25,7 +25,7 @@ _COLUMN: dict[Category | None, int] = {
 }
 
 
-class Span(NamedTuple):
+class NamedSpan(NamedTuple):
     """A named stretch of the timeline, nanoseconds since its start."""
 
     name: str
@@ -45,7 +45,7 @@ class Series:
     sizes: Mapping[str, array[int]]
     """By category: bytes at each time."""
     totals: array[int]
-    spans: tuple[Span, ...] = ()
+    spans: tuple[NamedSpan, ...] = ()
     """Annotations of the main thread, in order of their starts."""
 
     @property
@@ -94,7 +94,7 @@ class Series:
         }
 
 
-def series(changes: Iterable[Change], trace: Trace, start: int, device: str) -> Series:
+def series(changes: Iterable[MemoryChange], trace: Trace, start: int, device: str) -> Series:
     """The columns of one device; ``start`` is that of the timeline on the profiler's clock."""
     times: array[int] = array("q")
     columns: list[array[int]] = [array("q") for _ in NAMES]
@@ -130,15 +130,15 @@ def series(changes: Iterable[Change], trace: Trace, start: int, device: str) -> 
     return Series(device, times, dict(zip(NAMES, columns, strict=True)), sums, spans)
 
 
-def _spans(trace: Trace, start: int) -> Iterator[Span]:
+def _spans(trace: Trace, start: int) -> Iterator[NamedSpan]:
     depths: list[int] = []
     for region in trace.regions:
         depths.append(0 if region.parent < 0 else depths[region.parent] + 1)
         if region.thread == trace.main:
-            yield Span(region_name(region.name), region.start - start, region.end - start, depths[-1])
+            yield NamedSpan(region_name(region.name), region.start - start, region.end - start, depths[-1])
 
 
-def module_spans(trace: Trace, start: int, depth: int = 1) -> Iterable[Span]:
+def module_spans(trace: Trace, start: int, depth: int = 1) -> Iterable[NamedSpan]:
     """The calls of modules on the thread of the first one, ``depth`` levels of them, by the names of their classes."""
     ends: list[int] = []
     main: int | None = None
@@ -151,5 +151,5 @@ def module_spans(trace: Trace, start: int, depth: int = 1) -> Iterable[Span]:
         while ends and ends[-1] <= event.start:
             ends.pop()
         if len(ends) < depth:
-            yield Span(event.owner.name, event.start - start, event.end - start, len(ends))
+            yield NamedSpan(event.owner.name, event.start - start, event.end - start, len(ends))
         ends.append(event.end)

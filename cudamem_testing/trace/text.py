@@ -61,7 +61,7 @@ Detail: TypeAlias = Literal["operators", "full", "modules"]
 GRADIENT = ".grad"
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """A node's line before it is padded."""
 
     region: tuple[str, ...]
@@ -74,7 +74,7 @@ class Shown(NamedTuple):
     """What a text shows: its names with their tensors, its rows, and the node of each row."""
 
     heads: list[tuple[str, str]]
-    rows: list[Row]
+    rows: list[TextRow]
     nodes: list[Node]
     numbers: dict[Storage, int]
 
@@ -235,11 +235,11 @@ class _Labels(NamedTuple):
         return " ".join(parts)
 
 
-def _row(node: Node, label: _Labels, ids: Ids, region: tuple[str, ...]) -> Row:
+def _row(node: Node, label: _Labels, ids: Ids, region: tuple[str, ...]) -> TextRow:
     uses = node.uses
     if ids == "profiler":
         uses = tuple(sorted(uses, key=lambda use: (use.storage.number, use.storage.allocation)))
-    return Row(
+    return TextRow(
         region,
         short_name(node.name),
         tuple(label.read(use) for use in uses if use.is_input),
@@ -247,7 +247,7 @@ def _row(node: Node, label: _Labels, ids: Ids, region: tuple[str, ...]) -> Row:
     )
 
 
-def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Storage, int]) -> list[str]:
+def _torch_layout(names: Sequence[Name], rows: Sequence[TextRow], numbers: dict[Storage, int]) -> list[str]:
     """The layout of torch's tests: fixed columns, and a gradient's label one column wider than the others."""
     lines = [f"{name.text + ':':<{8 + name.text.endswith('.grad')}} {_number(name, numbers)}" for name in names]
     lines += [""] if names else []
@@ -261,7 +261,7 @@ def _torch_layout(names: Sequence[Name], rows: Sequence[Row], numbers: dict[Stor
     return lines
 
 
-def layout(heads: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
+def layout(heads: Sequence[tuple[str, str]], rows: Sequence[TextRow]) -> list[str]:
     """Our layout: names and their tensors, then columns as wide as their longest cell, long lists wrapped."""
     heads = [(one_line(name), meaning) for name, meaning in heads]
     label = max([LABEL_COLUMN, *(len(name) + 1 for name, _ in heads)])

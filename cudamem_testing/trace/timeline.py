@@ -32,7 +32,7 @@ from cudamem_testing.show.plots.area import draw
 from cudamem_testing.show.plots.style import save
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.trace.categories import BY_BIT, Categories
-from cudamem_testing.trace.changes import BEFORE, Action, Change
+from cudamem_testing.trace.changes import BEFORE, Action, MemoryChange
 from cudamem_testing.trace.contents import MOST_VERSIONS
 from cudamem_testing.trace.measured import Measured, Move, merge
 from cudamem_testing.trace.records import Allocation, Storage
@@ -46,7 +46,7 @@ class Timeline(InNotebook):
     """Every change, in order of time."""
 
     categories: Categories = field(repr=False)
-    changes: tuple[Change, ...]
+    changes: tuple[MemoryChange, ...]
     measured: tuple[Measured, ...] = ()
     notes: tuple[str, ...] = ()
     """What cannot be known."""
@@ -161,12 +161,12 @@ class _Ledger:
         self._categories = categories
         self._trace = categories.flow.trace
         self._measured = {one.device: one for one in measured}
-        self._changes: list[Change] = []
+        self._changes: list[MemoryChange] = []
         self._last: dict[Storage, int] = {}
         self._open: dict[tuple[str, int], tuple[Storage | None, int]] = {}
         self._places: set[tuple[str, int]] = set()
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[MemoryChange]:
         """All changes in order."""
         writes = self._writes()
         moves = self._moves()
@@ -193,9 +193,9 @@ class _Ledger:
             moves = sorted(others + merge(measured, here), key=itemgetter(0))
         return moves
 
-    def _writes(self) -> list[Change]:
+    def _writes(self) -> list[MemoryChange]:
         """The changes of contents; on the way, the last version of every storage is noted."""
-        found: list[Change] = []
+        found: list[MemoryChange] = []
         last, record = self._last, tuple.__new__
         numbers, bits = self._categories.contents.numbers, self._categories.bits
         increment = Action.INCREMENT_VERSION
@@ -205,7 +205,7 @@ class _Ledger:
                     last[storage] = after
                     category = BY_BIT[bits[numbers[storage.index * MOST_VERSIONS + after]]]
                     fields = (node.start, increment, storage.device, storage.nbytes, storage, before, category)
-                    found.append(record(Change, (*fields, node.event, storage.pointer)))
+                    found.append(record(MemoryChange, (*fields, node.event, storage.pointer)))
         return found
 
     def _preexisting(self, moves: list[Move]) -> None:
@@ -259,7 +259,7 @@ class _Ledger:
         self._places.add(place)
         category = None if storage is None else self._categories.of(storage, 0)
         self._changes.append(
-            tuple.__new__(Change, (time, action, place[0], nbytes, storage, 0, category, event, place[1]))
+            tuple.__new__(MemoryChange, (time, action, place[0], nbytes, storage, 0, category, event, place[1]))
         )
 
     def _leave(self, time: int, place: tuple[str, int], event: int) -> None:
@@ -267,5 +267,7 @@ class _Ledger:
         version = 0 if storage is None else self._last.get(storage, 0)
         category = None if storage is None else self._categories.of(storage, version)
         self._changes.append(
-            tuple.__new__(Change, (time, Action.DESTROY, place[0], nbytes, storage, version, category, event, place[1]))
+            tuple.__new__(
+                MemoryChange, (time, Action.DESTROY, place[0], nbytes, storage, version, category, event, place[1])
+            )
         )

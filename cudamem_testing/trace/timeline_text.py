@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, get_args
 
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.trace.series import NAMES, Series, Span, module_spans
+from cudamem_testing.trace.series import NAMES, NamedSpan, Series, module_spans
 from cudamem_testing.trace.timeline import Timeline
 
 from ..model.sizes import UNITS, format_size, parse_size
@@ -74,14 +74,14 @@ def render_timeline(
         raise ValueError(
             f"every number would be 0 in {unit}, for the peak is {format_size(peak)}: write a smaller unit="
         )
-    spans: Iterable[Span] = (
+    spans: Iterable[NamedSpan] = (
         columns.spans if by == "region" else module_spans(timeline.categories.flow.trace, timeline.start, depth)
     )
-    rows = [Span(WHOLE, 0, columns.times[-1] + 1, -1), *(span for span in spans if span.depth < depth)]
+    rows = [NamedSpan(WHOLE, 0, columns.times[-1] + 1, -1), *(span for span in spans if span.depth < depth)]
     return "\n".join(_table(columns, rows, unit, parse_size(min_bytes)).lines())
 
 
-def _table(columns: Series, spans: list[Span], unit: str, min_bytes: int) -> Table:
+def _table(columns: Series, spans: list[NamedSpan], unit: str, min_bytes: int) -> Table:
     size = UNITS[unit.upper()]
 
     def rounded(nbytes: int) -> int:

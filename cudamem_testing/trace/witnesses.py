@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.objects import is_tensor
 from cudamem_testing.torch_api.tensors import parts, quiet
 
@@ -36,23 +36,26 @@ def optimizers_in(*values: object) -> Iterator[Any]:
             continue
         seen.add(id(value))
         inside: Iterable[object] = ()
-        if static.is_a(value, torch.optim.Optimizer):
+        if safe_access.is_a(value, torch.optim.Optimizer):
             yield value
         elif type(value) is list or type(value) is tuple:
             inside = [*value]
         elif type(value) is dict:
-            inside = [one for _, one in static.items(value)]
+            inside = [one for _, one in safe_access.items(value)]
         elif type(value) is types.FunctionType and functions:
             inside, functions = [*_used_by(value)], functions - 1
         elif type(value) is types.MethodType:
-            inside = [value.__func__, *(one for _, one in static.items(static.instance_dict(value.__self__) or {}))]
+            inside = [
+                value.__func__,
+                *(one for _, one in safe_access.items(safe_access.instance_dict(value.__self__) or {})),
+            ]
         pending += [(one, functions) for one in inside]
 
 
 def _used_by(function: types.FunctionType) -> Iterator[object]:
     """What a function's code names: globals, and variables of the functions around it; functions among them as well."""
     names = function.__code__.co_names
-    yield from (value for name in names if (value := static.get(function.__globals__, name)) is not None)
+    yield from (value for name in names if (value := safe_access.get(function.__globals__, name)) is not None)
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -62,7 +65,7 @@ def _used_by(function: types.FunctionType) -> Iterator[object]:
 
 def state_of(optimizer: object) -> Iterator[object]:
     """The tensors in the state of an optimizer, however deep in lists, tuples and dicts."""
-    pending = [static.get(static.instance_dict(optimizer), _STATE)]
+    pending = [safe_access.get(safe_access.instance_dict(optimizer), _STATE)]
     seen: set[int] = set()
     while pending:
         value = pending.pop()
@@ -71,10 +74,10 @@ def state_of(optimizer: object) -> Iterator[object]:
         seen.add(id(value))
         if is_tensor(value):
             yield value
-        elif static.is_one_of(value, list, tuple):
-            pending += list.__iter__(value) if static.is_a(value, list) else tuple.__iter__(value)  # type: ignore[arg-type]
-        elif static.is_a(value, dict):
-            pending += [one for _, one in static.items(value)]
+        elif safe_access.is_one_of(value, list, tuple):
+            pending += list.__iter__(value) if safe_access.is_a(value, list) else tuple.__iter__(value)  # type: ignore[arg-type]
+        elif safe_access.is_a(value, dict):
+            pending += [one for _, one in safe_access.items(value)]
 
 
 def parts_of(tensors: Iterable[object]) -> Iterator[object]:

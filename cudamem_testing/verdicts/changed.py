@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 
-from cudamem_testing.model.baselines import TOP, Place
+from cudamem_testing.model.baselines import TOP, PeakLine
 from cudamem_testing.model.changes import ChangedPlace
 from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.verdicts.lines import DIGITS, Line, fingerprint
@@ -24,10 +24,12 @@ _ALIKE = 0.6
 _SHARE = 8  # an edited line with more than this part of the growth is the first to look at
 _SMALL = 100  # less than this part of the growth is not worth a line
 
-Pair = tuple[Place | None, Line | None]
+Pair = tuple[PeakLine | None, Line | None]
 
 
-def changed_places(before: Sequence[Place], lines: Sequence[Line], known: str = "") -> tuple[list[ChangedPlace], int]:
+def changed_places(
+    before: Sequence[PeakLine], lines: Sequence[Line], known: str = ""
+) -> tuple[list[ChangedPlace], int]:
     """Lines that grew or are new, then lines that are gone or shrank; and how many more there are.
 
     ``known`` are the fingerprints of the lines that allocated when the baseline was recorded.
@@ -93,7 +95,7 @@ def _edited(one: ChangedPlace, total: int) -> bool:
     return _is_other(one) and one.growth * _SHARE >= total
 
 
-def _pairs(before: Sequence[Place], lines: Sequence[Line]) -> Iterator[Pair]:
+def _pairs(before: Sequence[PeakLine], lines: Sequence[Line]) -> Iterator[Pair]:
     """Each recorded place with its line, and those that have no partner."""
     old = {(place.name, place.text, place.nth): place for place in before}
     new = {(line.name, line.text, line.nth): line for line in lines}
@@ -109,7 +111,7 @@ def _pairs(before: Sequence[Place], lines: Sequence[Line]) -> Iterator[Pair]:
     yield from ((None, line) for line in fresh)
 
 
-def _alike(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, Line]]:
+def _alike(places: Iterable[PeakLine], lines: Sequence[Line]) -> list[tuple[PeakLine, Line]]:
     """Lines of one function whose texts are alike, the most alike first."""
     ratios = [
         (SequenceMatcher(None, place.text, line.text, autojunk=False).ratio(), place, line)
@@ -121,7 +123,7 @@ def _alike(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, 
     return _greedy((place, line) for ratio, place, line in ratios if ratio >= _ALIKE)
 
 
-def _moved(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, Line]]:
+def _moved(places: Iterable[PeakLine], lines: Sequence[Line]) -> list[tuple[PeakLine, Line]]:
     """Lines of one file with the same text in functions of other names."""
     return _greedy(
         (place, line)
@@ -131,9 +133,9 @@ def _moved(places: Iterable[Place], lines: Sequence[Line]) -> list[tuple[Place, 
     )
 
 
-def _greedy(pairs: Iterable[tuple[Place, Line]]) -> list[tuple[Place, Line]]:
+def _greedy(pairs: Iterable[tuple[PeakLine, Line]]) -> list[tuple[PeakLine, Line]]:
     """The first pair of each place and line."""
-    found: list[tuple[Place, Line]] = []
+    found: list[tuple[PeakLine, Line]] = []
     for place, line in pairs:
         if all(place is not one and line is not other for one, other in found):
             found.append((place, line))
@@ -165,11 +167,11 @@ def _numbers(lines: Sequence[Line]) -> Mapping[str, tuple[int, ...]]:
 
 
 def _changed(
-    place: Place | None,
+    place: PeakLine | None,
     line: Line | None,
     hidden: int,
     numbers: Mapping[str, tuple[int, ...]],
-    before: Sequence[Place],
+    before: Sequence[PeakLine],
 ) -> ChangedPlace:
     if line is None:
         if place is None:
@@ -196,7 +198,7 @@ def _changed(
     )
 
 
-def _was_without_grad(place: Place | None, line: Line, before: Sequence[Place]) -> bool:
+def _was_without_grad(place: PeakLine | None, line: Line, before: Sequence[PeakLine]) -> bool:
     """Whether grad mode was off at a line when the baseline was recorded.
 
     A line without a place is judged by those of its function, and if there are none, by all.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from cudamem_testing.model.baselines import TOP, Place
+from cudamem_testing.model.baselines import TOP, PeakLine
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.show.tables import begin
@@ -51,9 +51,9 @@ class Line:
     caller: Frame | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PeakLine:
         """The line for a baseline."""
-        return Place(self.name, self.bytes, self.text, self.blocks, self.saved, self.nth, self.is_recorded)
+        return PeakLine(self.name, self.bytes, self.text, self.blocks, self.saved, self.nth, self.is_recorded)
 
     @property
     def is_recorded(self) -> bool | None:
@@ -101,7 +101,7 @@ def fingerprints(stacks: Iterable[Stack], written: Written) -> str:
     return "".join(sorted(found))
 
 
-def top_of(lines: Sequence[Line], most: int = TOP) -> tuple[Place, ...]:
+def top_of(lines: Sequence[Line], most: int = TOP) -> tuple[PeakLine, ...]:
     """The largest lines, so that the same run gives the same entry."""
     return tuple(line.place for line in lines[:most])
 

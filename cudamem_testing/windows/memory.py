@@ -95,7 +95,7 @@ class Memory:
                 raise ValueError(missing(device if isinstance(device, str) else str(device)))
             for recorder in opened:
                 recorder.wake(limited=True)
-                recorder.boundary()  # what is measured begins here
+                recorder.read_and_reset_peaks()  # what is measured begins here
             tracker = Tracker(opened)
             memory = cls(tracker, judge=cls.judge_of(tracker), analysis=cls.analysis_of(tracker))
             try:

@@ -11,9 +11,9 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.limits import Budget, Limit
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.safe_access import is_a, type_name
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import is_a, type_name
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.readings import Readings
 from cudamem_testing.windows.tracker import Span, Tracker

@@ -171,7 +171,7 @@ class Tracker:
     def _boundary(self) -> list[Read]:
         reads: list[Read] = []
         for recorder in self.recorders:
-            counters = recorder.boundary()
+            counters = recorder.read_and_reset_peaks()
             if counters is None:
                 continue
             reads.append((recorder, counters))

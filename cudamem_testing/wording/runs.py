@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
+from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.static import type_name
 
 _FAILED, _UNSTATED = ("failed", "error"), ("unknown", "passed")
 

@@ -9,7 +9,7 @@ from suites.architecture.test_layout import MODULES, dotted, name, tree, trees
 
 __all__ = ["trees"]  # a fixture
 #: The one module, which reads C fields.
-SAFE = "static.py"
+SAFE = "safe_access.py"
 #: Built-in functions that call code of the class of what they are given, or of its metaclass.
 ASKING = {"isinstance", "issubclass", "hasattr", "getattr", "vars", "dir", "callable", "hash", "repr", "format"}
 #: Whose modules walk through objects of any kind.

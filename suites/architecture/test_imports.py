@@ -28,7 +28,7 @@ def python(*arguments: str) -> str:
         ("cudamem_testing", {"torch", "pytest", "numpy", "json", "dataclasses"}),
         ("cudamem_testing.plugin", {"torch", "numpy", "pynvml"}),
         ("cudamem_testing.model.limits", {"torch", "pytest", "numpy"}),
-        ("cudamem_testing.report.files", {"torch", "pytest", "numpy"}),
+        ("cudamem_testing.report.report_files", {"torch", "pytest", "numpy"}),
         ("cudamem_testing.__main__", {"torch", "pytest", "numpy"}),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_clean_run_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> N
     """And the first garbage that is read imports nothing."""
     (tmp_path / "test_it.py").write_text(CLEAN)
     (tmp_path / "test_cyclic.py").write_text(CYCLIC)
-    arguments = ["-p", "no:cacheprovider", "--cudamem", "--cudamem-device=cpu"]
+    arguments = ["-p", "no:cacheprovider", "-p", "no:benchmark", "--cudamem", "--cudamem-device=cpu"]
     clean, cyclic = ([*arguments, str(tmp_path / name)] for name in ("test_it.py", "test_cyclic.py"))
     code = f"import sys, pytest; assert not pytest.main({clean}); print('IMPORTED', *sys.modules)"
     told = python("-c", f"{code}; assert not pytest.main({cyclic})").partition("IMPORTED ")[2].partition("\n")

@@ -21,7 +21,7 @@ LATE = {
     "recorders": "a recorder loads when its device is measured, and what explains memory when a test asks",
     "model.options": "values are parsed in the runs that give them",
     "model.override": "a marker is parsed in the runs that have one",
-    "report.files": "a page is made in the runs that ask for one",
+    "report.report_files": "a page is made in the runs that ask for one",
     "report.snapshots.commands": "a command loads what it runs",
     "run.analysis": "few tests make each allocation fail",
     "run.curves": "torch may never be imported",

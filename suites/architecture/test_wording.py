@@ -123,12 +123,18 @@ def test_sentences_about_findings_have_one_home(path: Path) -> None:
 def test_json_has_one_builder() -> None:
     """Who else makes JSON has a file format of its own."""
     own = {
-        *("records/baselines.py", "records/known.py", "records/store.py", "operators/files.py", "ranks/records.py"),
         *(
-            "report/files.py",
+            "records/baselines.py",
+            "records/known.py",
+            "records/store.py",
+            "operators/table_files.py",
+            "ranks/records.py",
+        ),
+        *(
+            "report/report_files.py",
             "report/snapshots/documents.py",
             "report/snapshots/written.py",
-            "plugin/checked.py",
+            "plugin/expected_report.py",
             "plugin/collector.py",
         ),
     }
@@ -138,7 +144,7 @@ def test_json_has_one_builder() -> None:
 
 
 #: Where a report is put together and written.
-JSON = {"report/schema.py", "report/files.py"}
+JSON = {"report/schema.py", "report/report_files.py"}
 
 FAULTS = """
 from cudamem_testing.model.facts import Retained

@@ -22,10 +22,10 @@ from cudamem_testing.model.live_tables import live_table
 from cudamem_testing.snapshots.churn import churn
 from cudamem_testing.snapshots.curves import curve
 from cudamem_testing.snapshots.diff import compare
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.flames import flame_of, volume
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.snapshots.whatif.answers import what_if
 from suites.benchmarks.replay import PLACES, cuda_snapshot
 

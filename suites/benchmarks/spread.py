@@ -42,7 +42,7 @@ from cudamem_testing.model.changes import TRACKED, Comparison, Spread
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.recorders.cards import share
 from cudamem_testing.records.update import measured_by_test
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 
 ROOT = Path(__file__).parents[2]
 CARDS = "CUDA_VISIBLE_DEVICES"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cudamem_testing.graphs import GraphCapture, GraphError
-from cudamem_testing.graphs.compare import MOST, STALE, Comparison, Difference
+from cudamem_testing.graphs.compare import MOST, STALE, ReplayComparison, ValueDifference
 from suites.graphs.fake import FakeBackend, FakeGraph
 
 
@@ -90,13 +90,13 @@ def test_an_integer_that_no_replay_writes_shows(graphs: GraphCapture, backend: S
 
 def test_values_and_replays_are_counted_apart() -> None:
     differences = [
-        Difference(inputs, replay, f"output{at}", "off") for inputs, replay in ((1, 1), (2, 3)) for at in "abc"
+        ValueDifference(inputs, replay, f"output{at}", "off") for inputs, replay in ((1, 1), (2, 3)) for at in "abc"
     ]
-    lines = str(Comparison(tuple(differences), 6)).splitlines()
+    lines = str(ReplayComparison(tuple(differences), 6)).splitlines()
     assert lines[0] == "the graph differs from eager in 6 values, in 2 of 6 replays:"
     assert lines[-2:] == ["inputs 2, replay 3: outputb: off", f"... and {6 - MOST} more"]
-    assert str(Comparison((), 1)) == "1 replay equal to eager"
-    assert str(Comparison((), 3)) == "3 replays equal to eager"
+    assert str(ReplayComparison((), 1)) == "1 replay equal to eager"
+    assert str(ReplayComparison((), 3)) == "3 replays equal to eager"
 
 
 def test_what_a_replay_does_not_write_shows(graphs: GraphCapture, backend: Shows) -> None:

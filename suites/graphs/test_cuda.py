@@ -250,7 +250,7 @@ def test_a_recording_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_free_memory_of_the_pool_is_overwritten(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudamem_testing.snapshots.files import read_file
+    from cudamem_testing.snapshots.snapshot_files import read_file
 
     found = read_file(Path(ROOT) / "fixtures" / "recordings" / "captured_graph.pickle.gz")
     (private,) = fragmentation(found).private

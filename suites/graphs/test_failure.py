@@ -12,7 +12,7 @@ import torch
 
 from cudamem_testing.graphs import CaptureError, GraphCapture
 from cudamem_testing.graphs.failure import FirstLook, first_look
-from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.reasons import EMPTY, INSIDE, NESTED, OTHER_LIBRARY, OWN, Clues
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
 from cudamem_testing.model.stacks import Locator
@@ -58,7 +58,7 @@ def look(function: Callable[[], Any], code: types.CodeType | None = None) -> Fir
     """The first look at what a function raises."""
     with pytest.raises(Exception, match=r".") as failure:
         function()
-    return first_look(failure.value, Places(Locator(ROOT)), code or look.__code__)
+    return first_look(failure.value, CapturePlaces(Locator(ROOT)), code or look.__code__)
 
 
 WAITS = "def synchronize():\n    raise RuntimeError(REFUSED)\ndef query():\n    raise RuntimeError(REFUSED)"

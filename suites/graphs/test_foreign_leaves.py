@@ -10,7 +10,7 @@ import torch
 from cudamem_testing.graphs.differs import copied, differs, equal
 from cudamem_testing.graphs.inputs import StaticInputs
 from cudamem_testing.graphs.obstacles import obstacles
-from cudamem_testing.graphs.outer import Picture, roots_of
+from cudamem_testing.graphs.outer import ExternalState, roots_of
 from cudamem_testing.torch_api.modes import tensors
 
 
@@ -60,8 +60,8 @@ def test_a_leaf_that_lies_is_a_leaf(kind: type) -> None:
 def test_outer_state_with_liars(kind: type) -> None:
     state = Keyed(one=kind(), two=torch.ones(2))
     roots, _ = roots_of(lambda: state, (kind(),), {}, lambda code: True)
-    before = Picture(roots)
-    assert before.changes(Picture(roots)) == []
+    before = ExternalState(roots)
+    assert before.changes(ExternalState(roots)) == []
     assert [path for path, _ in before.tensors] == [("state", "['two']")]
     dict.__setitem__(state, "three", 3)
-    assert [str(change) for change in before.changes(Picture(roots))] == ["state went from 2 to 3 items"]
+    assert [str(change) for change in before.changes(ExternalState(roots))] == ["state went from 2 to 3 items"]

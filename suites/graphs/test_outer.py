@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.graphs.outer import Picture, roots_of
+from cudamem_testing.graphs.outer import ExternalState, roots_of
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
 
@@ -21,7 +21,7 @@ class Thing:
 
 
 def changes(before: object, after: object) -> list[str]:
-    return [str(change) for change in Picture([("x", before)]).changes(Picture([("x", after)]))]
+    return [str(change) for change in ExternalState([("x", before)]).changes(ExternalState([("x", after)]))]
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,24 @@ def test_values_and_containers(before: object, after: object, told: list[str]) -
 
 def test_tensors_are_their_storages() -> None:
     x = torch.ones(4)
-    before = Picture([("x", {"a": x, "b": x})])
+    before = ExternalState([("x", {"a": x, "b": x})])
     x.add_(1)
-    assert before.changes(Picture([("x", {"a": x[:2], "b": x.view(2, 2)})])) == []
-    (first, second) = before.changes(Picture([("x", {"a": x.clone(), "b": None})]))
+    assert before.changes(ExternalState([("x", {"a": x[:2], "b": x.view(2, 2)})])) == []
+    (first, second) = before.changes(ExternalState([("x", {"a": x.clone(), "b": None})]))
     assert (first.rule, str(first)) == (Rule.OUTSIDE, "x['a'] is another tensor now: float32[4]")
     assert (second.rule, str(second)) == (Rule.OUTSIDE, "x['b'] was a tensor, and is None now")
 
 
 def test_a_gradient_that_appears_is_no_change() -> None:
     x = torch.ones(3, requires_grad=True)
-    before = Picture([("x", x)])
+    before = ExternalState([("x", x)])
     x.sum().backward()
-    made = Picture([("x", x)])
+    made = ExternalState([("x", x)])
     assert before.changes(made) == []
     x.grad = torch.zeros(3)
-    assert [str(change) for change in made.changes(Picture([("x", x)]))] == ["x.grad is another tensor now: float32[3]"]
+    assert [str(change) for change in made.changes(ExternalState([("x", x)]))] == [
+        "x.grad is another tensor now: float32[3]"
+    ]
 
 
 NESTED = st.recursive(

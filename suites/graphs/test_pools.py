@@ -9,8 +9,8 @@ import pytest
 from cudamem_testing.graphs.pools import CaptureStep, Growth, Sharing, judge_pool, pool_at, pools_of
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import MAIN_POOL
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.wording.limits import broken
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"

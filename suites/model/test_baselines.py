@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from cudamem_testing.model.baselines import Entry, Measured, Place, fold
+from cudamem_testing.model.baselines import Entry, Measured, PeakLine, fold
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 
 CPU, CARD = Device("cpu"), Device("cuda", 0)
 
 
-def measured(requested: int, top: tuple[Place, ...] | None, device: Device = CPU, **more: int) -> Measured:
+def measured(requested: int, top: tuple[PeakLine, ...] | None, device: Device = CPU, **more: int) -> Measured:
     values = {"requested": Spread.of(requested), **{name: Spread.of(number) for name, number in more.items()}}
     return Measured(device, "here", values, top, ("requested", "retries"), True)
 
 
 def test_an_entry_keeps_what_its_metrics_name() -> None:
-    one = measured(3, (Place("a.py::f", 3),), allocations=2)
-    assert one.entry == Entry({"requested": Spread(3, 3)}, (Place("a.py::f", 3),))
+    one = measured(3, (PeakLine("a.py::f", 3),), allocations=2)
+    assert one.entry == Entry({"requested": Spread(3, 3)}, (PeakLine("a.py::f", 3),))
     assert measured(3, None).entry == Entry({"requested": Spread(3, 3)}, ())
     assert (measured(0, None, allocations=0).idle, one.idle, measured(0, None).idle) == (True, False, False)
 
 
 def test_several_runs_as_one() -> None:
-    low, high = (Place("a.py::f", 1),), (Place("a.py::f", 9),)
+    low, high = (PeakLine("a.py::f", 1),), (PeakLine("a.py::f", 9),)
     runs = [
         (measured(5, None, allocations=2), measured(1, low, CARD)),
         (measured(9, high, allocations=1, segments=4), measured(1, high, CARD)),

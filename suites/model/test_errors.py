@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cudamem_testing.model.errors import drop_tracebacks, first_cause, together
+from cudamem_testing.model.errors import drop_tracebacks, exception_chain, first_cause
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup  # comes with pytest
@@ -18,7 +18,7 @@ def test_causes_contexts_and_parts_are_met_once() -> None:
     outer = RuntimeError()
     outer.__cause__, outer.__context__, one.__cause__ = cause, group, cause
     other.__context__ = context
-    met = [*together(outer)]
+    met = [*exception_chain(outer)]
     assert met[0] is outer
     assert len(met) == 6
     assert {*map(id, met)} == {*map(id, (outer, cause, context, group, one, other))}
@@ -27,7 +27,7 @@ def test_causes_contexts_and_parts_are_met_once() -> None:
 def test_a_circle_ends() -> None:
     one, other = KeyError(), ValueError()
     one.__context__, other.__cause__ = other, one
-    assert [*together(one)] == [one, other]
+    assert [*exception_chain(one)] == [one, other]
 
 
 def test_a_long_chain_needs_no_stack() -> None:
@@ -36,7 +36,7 @@ def test_a_long_chain_needs_no_stack() -> None:
         outer = ValueError()
         outer.__context__ = error
         error = outer
-    assert len([*together(error)]) == 5001
+    assert len([*exception_chain(error)]) == 5001
 
 
 def raised(message: str) -> ValueError:

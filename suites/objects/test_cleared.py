@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from cudamem_testing import static
+from cudamem_testing import safe_access
 from cudamem_testing.cycles.explain import Question, explain
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects import name_of, references, storages_of
@@ -26,11 +26,11 @@ def test_an_instance_of_a_class_that_was_cleared() -> None:
     model = Model()
     model.weight = torch.ones(4)
     clear(Model)
-    assert static.mro(Model) == (Model,)
-    assert not static.derives(Model, torch.Tensor)
-    assert static.instance_dict(model) is None
+    assert safe_access.mro(Model) == (Model,)
+    assert not safe_access.derives(Model, torch.Tensor)
+    assert safe_access.instance_dict(model) is None
     assert name_of(model) == "Model"
-    assert [*static.slots(model)] == []
+    assert [*safe_access.slots(model)] == []
     assert Model in [referent for _, referent in references(model)]
     assert storages_of(model) == ()
 

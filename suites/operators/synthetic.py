@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudamem_testing.operators.rows import BETWEEN, Levels, Marker, Phase, Row
+from cudamem_testing.operators.rows import BETWEEN, Levels, Marker, OperatorRow, Phase
 from cudamem_testing.operators.table import OperatorTable
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase
@@ -15,7 +15,7 @@ class Maker:
     """Rows one after the other; levels follow from what each allocates and frees."""
 
     def __init__(self, device: str = "cpu", start: int = 0) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[OperatorRow] = []
         self.device, self.start, self.level, self.calls = device, start, start, 0
 
     def add(
@@ -31,7 +31,7 @@ class Maker:
         """A row; ``temporary`` is part of what is allocated and freed."""
         before, self.level = self.level, self.level + allocated - freed
         peak = max(before, self.level) + temporary
-        row = Row(
+        row = OperatorRow(
             self.calls,
             operator if operator == BETWEEN else f"aten::{operator}",
             module,

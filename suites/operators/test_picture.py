@@ -9,7 +9,7 @@ import pytest
 from cudamem_testing import load_operators
 from cudamem_testing.operators.picture import picture_of
 from cudamem_testing.operators.rows import BETWEEN, Marker
-from cudamem_testing.show.plots.lines import Line, Moment, Picture, Shade, draw
+from cudamem_testing.show.plots.lines import Moment, Picture, Shade, StepLine, draw
 from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
 
 
@@ -23,10 +23,10 @@ def test_what_is_drawn() -> None:
         title="Memory of cuda:0 over operator calls",
         across="operator calls",
         lines=(
-            Line("allocated", ((0, 100), (1, 150), (1, 140), (2, 140))),
-            Line("highest inside the operator", ((0, 175), (1, 150), (1, 160)), thin=True),
-            Line("active", ((1, 150), (1, 150), (2, 140))),
-            Line("reserved", ((1, 400), (1, 400), (2, 800))),
+            StepLine("allocated", ((0, 100), (1, 150), (1, 140), (2, 140))),
+            StepLine("highest inside the operator", ((0, 175), (1, 150), (1, 160)), thin=True),
+            StepLine("active", ((1, 150), (1, 150), (2, 140))),
+            StepLine("reserved", ((1, 400), (1, 400), (2, 800))),
         ),
         shades=(Shade("forward", 0, 1), Shade("backward", 1, 2)),
         moments=(Moment("fw_start", 0),),
@@ -72,7 +72,7 @@ def test_another_ending_or_an_empty_table(tmp_path: Path) -> None:
 
 def test_many_moments_have_no_names(tmp_path: Path) -> None:
     moments = tuple(Moment(f"moment {number}", number) for number in range(13))
-    line = Line("allocated", tuple((number, 100 * number) for number in range(13)))
+    line = StepLine("allocated", tuple((number, 100 * number) for number in range(13)))
     few = draw(Picture("few", "calls", (line,), moments=moments[:12]), tmp_path / "few.svg").read_text()
     many = draw(Picture("many", "calls", (line,), moments=moments), tmp_path / "many.svg").read_text()
     assert (few.count("<!--  moment "), many.count("<!--  moment ")) == (12, 0)

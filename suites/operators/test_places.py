@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from cudamem_testing import OperatorMemory, find_cycles
-from cudamem_testing.operators.places import AMBIGUOUS, Places, _Made
+from cudamem_testing.operators.places import AMBIGUOUS, OperatorPlaces, _Made
 from cudamem_testing.operators.recording import REFUSED
-from cudamem_testing.operators.rows import BETWEEN, Phase, Row
+from cudamem_testing.operators.rows import BETWEEN, OperatorRow, Phase
 
 Calls = list[tuple[str, str | None, str]]
 VIEWS = {"aten::t", "aten::detach", "aten::view", "aten::expand", "aten::transpose", "aten::unsqueeze", "aten::alias"}
@@ -439,7 +439,7 @@ class Node:
 
 def test_nodes_of_a_card_that_have_the_numbers_of_others() -> None:
     """A card's backward runs on a separate thread, which numbers its own nodes."""
-    places = Places(nn.Linear(2, 2))
+    places = OperatorPlaces(nn.Linear(2, 2))
     forward = _Made(100)
     forward.add(104, "layer")
     own = _Made(0)
@@ -506,7 +506,7 @@ def test_what_is_recorded_lives_no_longer() -> None:
     finally:
         gc.enable()
     assert find_cycles() == ()
-    assert isinstance(memory.table.rows[0], Row)
+    assert isinstance(memory.table.rows[0], OperatorRow)
 
 
 def test_activations_die_as_early_as_without_it() -> None:

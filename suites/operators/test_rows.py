@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from cudamem_testing.operators.rows import (
     BETWEEN,
-    Call,
     Levels,
     Mark,
     Marker,
+    OperatorCall,
+    OperatorRow,
     Phase,
-    Row,
     levels_of,
     markers_of,
     overlap,
@@ -47,13 +47,13 @@ def notes_of(changes: Sequence[tuple[int, int, int]], start: int = 1000) -> list
 
 def test_calls_and_what_is_between() -> None:
     notes = notes_of([(0, 3, 0), (10, 0, 6), (0, 0, 0), (4, 4, 4), (0, 2, 0)])
-    calls = [Call(1, 2, "a", FORWARD, "x"), Call(3, 4, "b", BACKWARD, None)]
+    calls = [OperatorCall(1, 2, "a", FORWARD, "x"), OperatorCall(3, 4, "b", BACKWARD, None)]
     rows = rows_of("cpu", notes, calls, [])
     assert rows == [
-        Row(0, BETWEEN, None, OTHER, "cpu", 0, 3, 0, 1000, 997, 997, 2000, 0),
-        Row(0, "a", "x", FORWARD, "cpu", 10, 0, 1, 1013, 1007, 1007, 2006, 1),
-        Row(1, "b", None, BACKWARD, "cpu", 4, 4, 1, 1011, 1007, 1007, 2010, 0),
-        Row(2, BETWEEN, None, BACKWARD, "cpu", 0, 2, 0, 1007, 1005, 1005, 2010, 0),
+        OperatorRow(0, BETWEEN, None, OTHER, "cpu", 0, 3, 0, 1000, 997, 997, 2000, 0),
+        OperatorRow(0, "a", "x", FORWARD, "cpu", 10, 0, 1, 1013, 1007, 1007, 2006, 1),
+        OperatorRow(1, "b", None, BACKWARD, "cpu", 4, 4, 1, 1011, 1007, 1007, 2010, 0),
+        OperatorRow(2, BETWEEN, None, BACKWARD, "cpu", 0, 2, 0, 1007, 1005, 1005, 2010, 0),
     ]
     assert [(row.before, row.kept, row.temporary) for row in rows] == [
         (1000, -3, 0),
@@ -66,7 +66,7 @@ def test_calls_and_what_is_between() -> None:
 
 def test_a_call_begun_last_owns_what_happens() -> None:
     notes = notes_of([(1, 0, 0), (2, 0, 9), (4, 0, 0), (8, 0, 0)])
-    calls = [Call(0, 3, "outer", FORWARD, "x"), Call(1, 2, "inner", FORWARD, "y")]
+    calls = [OperatorCall(0, 3, "outer", FORWARD, "x"), OperatorCall(1, 2, "inner", FORWARD, "y")]
     rows = rows_of("cpu", notes, calls, [])
     assert [(row.call, row.operator, row.allocated, row.peak) for row in rows] == [
         (0, "outer", 5, 1007),
@@ -74,12 +74,12 @@ def test_a_call_begun_last_owns_what_happens() -> None:
         (2, BETWEEN, 8, 1015),
     ]
     assert overlap(calls)
-    assert not overlap([Call(0, 1, "", OTHER, None), Call(1, 3, "", OTHER, None)])
+    assert not overlap([OperatorCall(0, 1, "", OTHER, None), OperatorCall(1, 3, "", OTHER, None)])
 
 
 def test_marks_part_what_is_between_operators() -> None:
     notes = notes_of([(1, 0, 0), (2, 0, 0), (0, 3, 0), (4, 0, 0), (0, 5, 0)])
-    calls = [Call(0, 1, "a", FORWARD, "x"), Call(3, 4, "b", OPTIMIZER, None)]
+    calls = [OperatorCall(0, 1, "a", FORWARD, "x"), OperatorCall(3, 4, "b", OPTIMIZER, None)]
     marks = [
         Mark(0, "fw_start", FORWARD),
         Mark(2, "fw_bw_boundary", OTHER, region="decode"),
@@ -99,7 +99,7 @@ def test_marks_part_what_is_between_operators() -> None:
 
 def test_unknown_numbers_are_none() -> None:
     notes = [Note(0, -1, 0, 0, -1, -1, -1), Note(8, -1, 8, 1, -1, -1, -1)]
-    (row,) = rows_of("cpu", notes, [Call(0, 1, "a", FORWARD, None)], [])
+    (row,) = rows_of("cpu", notes, [OperatorCall(0, 1, "a", FORWARD, None)], [])
     assert (row.peak, row.temporary, row.active, row.reserved, row.retries) == (None,) * 5
     assert levels_of("cpu", notes) == Levels("cpu", 0, None, 8)
     assert levels_of("cpu", notes[:1]) == Levels("cpu", 0, 0, 0)
@@ -107,7 +107,9 @@ def test_unknown_numbers_are_none() -> None:
 
 def test_counts_that_were_restarted_still_add_up() -> None:
     notes = [Note(100, 100, 5000, 9, 0, 0, 3), Note(140, 150, 60, 2, 0, 0, 0), Note(90, 140, 60, 2, 0, 0, 0)]
-    rows = rows_of("cuda:0", notes, [Call(0, 1, "a", FORWARD, None), Call(1, 2, "b", FORWARD, None)], [])
+    rows = rows_of(
+        "cuda:0", notes, [OperatorCall(0, 1, "a", FORWARD, None), OperatorCall(1, 2, "b", FORWARD, None)], []
+    )
     assert [(row.allocated, row.freed, row.allocations, row.retries) for row in rows] == [(60, 20, 0, 0), (0, 50, 0, 0)]
 
 
@@ -117,7 +119,7 @@ def test_rows_add_up(data: st.DataObject) -> None:
     notes = notes_of(changes)
     ends = st.tuples(st.integers(0, len(changes)), st.integers(0, len(changes))).map(sorted)
     spans = data.draw(st.lists(ends.filter(lambda span: span[0] < span[1]), max_size=6) if changes else st.just([]))
-    calls = [Call(before, after, "x", FORWARD, None) for before, after in sorted(spans)]
+    calls = [OperatorCall(before, after, "x", FORWARD, None) for before, after in sorted(spans)]
     marks = [Mark(note, "", OTHER) for note in sorted(data.draw(st.lists(st.integers(0, len(changes)), max_size=4)))]
     rows = rows_of("cpu", notes, calls, marks)
     levels = levels_of("cpu", notes)

@@ -25,7 +25,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.collector import RUN
 from cudamem_testing.recorders.build import cache_folder
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 
 KIB, MIB = 2**10, 2**20
 Files = str | Mapping[str, str]

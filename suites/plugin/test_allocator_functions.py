@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from suites.plugin.inner import CACHE
 
 PAGE = Path(__file__).parents[2] / "docs/allocator.md"

@@ -423,7 +423,7 @@ def test_an_error_in_the_evidence_hides_no_verdict(run_inner, monkeypatch):
     def fails(*arguments):
         raise LookupError("no luck")
 
-    monkeypatch.setattr("cudamem_testing.run.comparing.moment_of", fails)
+    monkeypatch.setattr("cudamem_testing.run.baseline_check.moment_of", fails)
     inner = run_inner({"test_it.py": SMALL.replace("256 * 1024", "512 * 1024")})
     assert inner.last == "2 failed"
     assert inner.section("test_a") == [

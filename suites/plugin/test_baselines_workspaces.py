@@ -16,7 +16,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.objects import HolderResult, Reach
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.records.baselines import BASELINES
-from cudamem_testing.run.comparing import Comparing
+from cudamem_testing.run.baseline_check import BaselineCheck
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.replay import replay
 from suites.plugin.inner import KIB, MIB
@@ -57,7 +57,7 @@ def looked_at(allocator, requested, allocations, room=None, **ends):
     window = Window("call", library.device, requested_start=0, requested_peak=requested, **ends)
     values = {"requested": requested, "peak": requested + MIB, "allocations": allocations, "retries": 0}
     numbers = {name: Spread.of(number) for name, number in values.items()}
-    comparing = Comparing(lambda nodeid: None, lambda device: None, None, library, library)
+    comparing = BaselineCheck(lambda nodeid: None, lambda device: None, None, library, library)
     found, look = comparing._look(window, Measured(library.device, "here", numbers, metrics=("requested",)))
     assert found.metrics == (("requested",) if "requested" in found.values else ())
     told = look if isinstance(look, str | NoEvidence) else sum(line.bytes for line in look.lines)
@@ -178,7 +178,7 @@ def test_the_test_that_first_has_a_workspace_is_not_blamed(run_inner, pytester, 
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
-    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", held_by_nothing)
+    monkeypatch.setattr("cudamem_testing.run.baseline_check.find_holders", held_by_nothing)
     run(run_inner, monkeypatch, 0, UPDATE, files=LIBRARY)
     recorded = entries(pytester)
     assert (recorded["test_product"]["requested"], recorded["test_product"]["allocations"]) == (2 * MIB + KIB, 3)
@@ -207,7 +207,7 @@ def test_a_workspace_is_in_no_report(run_inner, pytester, monkeypatch, leaks):
         return {address: HolderResult(Reach.NOT_HELD, None) for address in addresses}
 
     monkeypatch.setattr(CpuRecorder, "workspace_sizes", lambda self: frozenset({3 * MIB}))
-    monkeypatch.setattr("cudamem_testing.run.comparing.find_holders", held_by_nothing)
+    monkeypatch.setattr("cudamem_testing.run.baseline_check.find_holders", held_by_nothing)
     monkeypatch.setattr("cudamem_testing.objects.places.find_holders", held_by_nothing)
     file = f"""{LIBRARY}
     @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing.model.curves import Part
 from cudamem_testing.model.options import rerun_flags
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from suites.plugin.inner import KIB, MIB
 
 TESTS = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.show.files import TEMPORARY
+from cudamem_testing.show.atomic_files import TEMPORARY
 from suites.disk import Disk, Fault, Killed, contents
 
 TESTS = """

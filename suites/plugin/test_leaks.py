@@ -16,8 +16,8 @@ from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.run import holders
 from cudamem_testing.run.by_owner import ByOwner
 from cudamem_testing.run.holders import BlockHolders
-from cudamem_testing.run.running import Subject
-from cudamem_testing.run.settling import Reading
+from cudamem_testing.run.retained_analysis import Reading
+from cudamem_testing.run.running import LeakSubject
 from cudamem_testing.wording import text, title
 from suites.plugin.inner import KIB, Inner
 
@@ -463,7 +463,7 @@ def test_blocks_are_read_once_where_settling_changes_nothing(run_inner, monkeypa
     read: list[str] = []
     original = ByOwner.blocks
 
-    def counted(self: ByOwner, subject: Subject) -> list[Block]:
+    def counted(self: ByOwner, subject: LeakSubject) -> list[Block]:
         read.append(subject.owner.label.partition("::")[2])
         return original(self, subject)
 

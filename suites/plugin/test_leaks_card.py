@@ -18,11 +18,11 @@ from cudamem_testing.objects import places
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.report.schema import FINDING
-from cudamem_testing.run import holders, settling
+from cudamem_testing.run import holders, retained_analysis
 from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.leaks import LeakCheck
-from cudamem_testing.run.running import Fixture, Subject
+from cudamem_testing.run.running import Fixture, LeakSubject
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import details, text
@@ -135,7 +135,7 @@ class Judged:
 
     def begin(self) -> None:
         whole, _ = self.tracker.open_nested("test", "setup")
-        self.subject = Subject(whole, Owner("test_a.py::test_a"), (), None)
+        self.subject = LeakSubject(whole, Owner("test_a.py::test_a"), (), None)
 
     def findings(self) -> list[tuple[str, int | None, str | None]]:
         self.tracker.read(self.card)
@@ -145,7 +145,7 @@ class Judged:
 
 @pytest.fixture
 def test(monkeypatch: pytest.MonkeyPatch) -> Judged:
-    monkeypatch.setattr(settling, "collect_garbage", lambda: None)
+    monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: None)
     return Judged(Card())
 
 
@@ -229,7 +229,7 @@ def test_what_compiled_graphs_need_is_the_compilers(test: Judged, monkeypatch: p
     test.card.take(4 * KIB)
     test.card.pools[in_pool] = (7, 0)
     monkeypatch.setattr(holders, "compiler_pools", lambda: {(7, 0)})
-    monkeypatch.setattr(settling, "compiler_pools", lambda: {(7, 0)})
+    monkeypatch.setattr(retained_analysis, "compiler_pools", lambda: {(7, 0)})
     test.tracker.read(test.card)
     cache, leak = test.check.judge(test.subject, Severity.FAIL)
     assert (cache.verdict.value, cache.severity.value, cache.bytes) == ("compiler cache", "note", 2 * MIB + 512)
@@ -291,7 +291,7 @@ class TestDroppedEvents:
 
     @pytest.fixture
     def test(self, monkeypatch: pytest.MonkeyPatch) -> Judged:
-        monkeypatch.setattr(settling, "collect_garbage", lambda: None)
+        monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: None)
         card = Card()
         card.take(5 * KIB)
         card.take(WORKSPACE)
@@ -352,7 +352,7 @@ def test_what_a_collection_frees(
 ) -> None:
     test.card.take(4 * KIB)
     garbage = test.card.take(512, frames)
-    monkeypatch.setattr(settling, "collect_garbage", lambda: test.card.free(garbage))
+    monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: test.card.free(garbage))
     assert test.findings() == found
 
 
@@ -364,7 +364,7 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
     test.card.take(4 * KIB)
     test.subject.release_frames = lambda: test.card.free(traced)
     test.card.waited = lambda: test.card.free(pending)
-    monkeypatch.setattr(settling, "collect_garbage", lambda: test.card.free(garbage))
+    monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: test.card.free(garbage))
     test.tracker.read(test.card)
     traceback, waited, cycle, leak = test.check.judge(test.subject, Severity.FAIL)
     assert text(waited).splitlines() == [
@@ -396,7 +396,7 @@ def test_each_step_is_shown_with_what_it_freed(test: Judged, monkeypatch: pytest
 
 def test_nothing_is_collected_while_a_stream_captures(test: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = test.card.take(4 * KIB)
-    monkeypatch.setattr(settling, "collect_garbage", guards.collect_garbage)
+    monkeypatch.setattr(retained_analysis, "collect_garbage", guards.collect_garbage)
     monkeypatch.setattr(guards, "capturing", lambda: True)
     monkeypatch.setattr(guards.Original, "collect", lambda generation: test.card.free(garbage))
     assert test.findings() == [LEAK]
@@ -406,7 +406,7 @@ def test_garbage_of_earlier_tests_is_not_this_tests(monkeypatch: pytest.MonkeyPa
     card = Card()
     earlier = card.take(MIB)
     test = Judged(card)
-    monkeypatch.setattr(settling, "collect_garbage", lambda: card.free(earlier))
+    monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: card.free(earlier))
     card.take(2 * MIB, TEST)
     assert test.findings() == [("held by C++", 2 * MIB, "test_a.py:3 in test_a")]
 
@@ -478,7 +478,7 @@ class Wider(Judged):
 
 @pytest.fixture
 def wider(monkeypatch: pytest.MonkeyPatch) -> Wider:
-    monkeypatch.setattr(settling, "collect_garbage", lambda: None)
+    monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: None)
     return Wider()
 
 
@@ -559,7 +559,7 @@ def test_a_cycle_of_a_fixture_on_a_card(wider: Wider, monkeypatch: pytest.Monkey
     wider.next_test()
     with wider.teardown():
         pass
-    monkeypatch.setattr(settling, "collect_garbage", lambda: wider.card.free(garbage))
+    monkeypatch.setattr(retained_analysis, "collect_garbage", lambda: wider.card.free(garbage))
     assert wider.left() == [("cycle", MIB, "test_a.py:9 in model")]
 
 

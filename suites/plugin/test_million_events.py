@@ -8,7 +8,7 @@ import pytest
 
 from cudamem_testing.model.curves import MOST_BANDS, MOST_POINTS, MOST_STACKS
 from cudamem_testing.recorders.cpu import EVENTS
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from cudamem_testing.snapshots.replay import DROPPED
 from suites.plugin.inner import MIB
 from suites.report.pages import data_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.model.findings import Kind, Severity, Verdict
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from cudamem_testing.wording import text
 from suites.plugin.inner import CACHE, Inner, write
 

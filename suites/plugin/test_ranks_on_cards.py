@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from cudamem_testing.wording import text
 from suites.plugin.inner import CACHE, Inner, write
 

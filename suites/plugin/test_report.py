@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from cudamem_testing.report.files import read_json
+from cudamem_testing.report.report_files import read_json
 from cudamem_testing.wording import title
 from suites.plugin.inner import KIB
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.model.records import Extent
-from cudamem_testing.report.files import read_json
+from cudamem_testing.model.records import RunCoverage
+from cudamem_testing.report.report_files import read_json
 from cudamem_testing.windows.judge import IGNORED_BELOW
 
 KINDS = ("cycle", "leak", "outside allocator", "pool")
@@ -37,17 +37,17 @@ SILENT = """
 )
 def test_what_was_looked_at(run_inner, arguments, paths, left_out):
     inner = run_inner(FILES, "--cudamem", *arguments)
-    assert inner.run.extent == Extent(paths, left_out, KINDS, IGNORED_BELOW)
+    assert inner.run.extent == RunCoverage(paths, left_out, KINDS, IGNORED_BELOW)
 
 
 def test_a_hook_that_says_nothing(run_inner):
     inner = run_inner({**FILES, "conftest.py": SILENT}, "--cudamem")
-    assert inner.run.extent == Extent((".",), B, KINDS, IGNORED_BELOW)
+    assert inner.run.extent == RunCoverage((".",), B, KINDS, IGNORED_BELOW)
 
 
 def test_a_run_that_stops_early(run_inner):
     inner = run_inner({"test_it.py": "import torch\ndef test_a(): 1 / 0\ndef test_b(): pass"}, "--cudamem", "-x")
-    assert inner.run.extent == Extent((), ("test_it.py::test_b",), KINDS, IGNORED_BELOW)
+    assert inner.run.extent == RunCoverage((), ("test_it.py::test_b",), KINDS, IGNORED_BELOW)
 
 
 def test_what_is_not_looked_for(run_inner):
@@ -59,16 +59,16 @@ def test_what_is_not_looked_for(run_inner):
 def test_measuring_that_began_with_the_tests(run_inner):
     """Without the flag it does when one of them asks: what was left out before is known all the same."""
     marked = "import pytest, torch\n@pytest.mark.memory_budget(peak='1MiB')\ndef test_a(): pass\ndef test_b(): pass"
-    assert run_inner({"test_it.py": marked}, "-k", "test_a").run.extent == Extent((".",), ("test_it.py::test_b",))
-    assert run_inner({}).run.extent == Extent((".",))
-    assert run_inner({"conftest.py": SILENT}).run.extent == Extent((".",), ("test_it.py::test_b",))
+    assert run_inner({"test_it.py": marked}, "-k", "test_a").run.extent == RunCoverage((".",), ("test_it.py::test_b",))
+    assert run_inner({}).run.extent == RunCoverage((".",))
+    assert run_inner({"conftest.py": SILENT}).run.extent == RunCoverage((".",), ("test_it.py::test_b",))
 
 
 def test_a_run_that_a_test_ends_as_if_all_were_well(run_inner):
     file = "import pytest, torch\ndef test_a(): pass\ndef test_b(): pytest.exit('enough', 0)\ndef test_c(): pass"
     inner = run_inner(file, "--cudamem")
     assert inner.status == 0
-    assert inner.run.extent == Extent((".",), ("test_it.py::test_b", "test_it.py::test_c"), KINDS, IGNORED_BELOW)
+    assert inner.run.extent == RunCoverage((".",), ("test_it.py::test_b", "test_it.py::test_c"), KINDS, IGNORED_BELOW)
 
 
 HALF = """
@@ -92,7 +92,7 @@ def test_what_could_not_be_collected(run_inner):
     }
     inner = run_inner(files, "--cudamem", "--continue-on-collection-errors")
     assert inner.last == "1 passed, 1 skipped, 2 errors"
-    assert inner.run.extent == Extent(
+    assert inner.run.extent == RunCoverage(
         (".",), ("test_half.py::TestIt", "test_none.py", "test_skip.py"), KINDS, IGNORED_BELOW
     )
     covers = inner.run.extent.covers()

@@ -9,7 +9,7 @@ import pytest
 
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.nodeids import without_groups
-from cudamem_testing.model.records import Extent, Unchecked
+from cudamem_testing.model.records import RunCoverage, Unchecked
 from cudamem_testing.run.outcomes import INCOMPLETE, LOST
 from suites.plugin.inner import KIB, Inner
 from suites.plugin.inner import run_outer as run_in_a_process
@@ -170,7 +170,7 @@ def test_workers_send_and_only_the_controller_writes(ran: Inner) -> None:
 
 def test_workers_tell_what_was_left_out(ran: Inner) -> None:
     """What they could not collect as well: they run the rest."""
-    assert ran.run.extent == Extent(
+    assert ran.run.extent == RunCoverage(
         (".",),
         ("sub/test_three.py::test_left_out", "test_half.py::TestIt", "test_one.py::test_left_out"),
         ("cycle", "leak", "outside allocator", "pool"),

@@ -14,7 +14,7 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.recorders import cuda
 from cudamem_testing.recorders.cuda import PEAKED
 from cudamem_testing.recorders.peaks import Levels, Slot, peaks_of
-from cudamem_testing.recorders.views import counts
+from cudamem_testing.recorders.stats_patches import counts
 
 BLOCK, SMALL, SEGMENT = 512, 2**20, 2**21
 BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes")

@@ -106,7 +106,7 @@ def run(
                 notes.note()
                 assert notes.notes()[-1].peak == noted.take(0)[0]
             elif action == "boundary" and (reader := readers[value]) is not None:
-                found = CudaRecorder(Device("cuda", index), reader).boundary()
+                found = CudaRecorder(Device("cuda", index), reader).read_and_reset_peaks()
                 highest = expected[value].take(index)
                 peaks = (found.allocated_peak, found.requested_peak, found.reserved_peak, found.active_peak)
                 if index in fresh.get(value, ()):

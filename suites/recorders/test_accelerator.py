@@ -25,14 +25,14 @@ def device() -> Iterator[StandIn]:
 
 def test_counters(device: StandIn) -> None:
     recorder = AcceleratorRecorder(Device("xpu", 0))
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     device.take(3 * MIB)
     device.take(-3 * MIB)
     size = {"allocated": MIB, "requested": MIB, "active": MIB, "reserved": 4 * MIB}
     peak = {f"{name}_peak": 4 * MIB for name in size}
     wanted = Counters(**size, **peak, allocations=2, segments=2, blocks=1)
-    assert recorder.boundary() == wanted
-    assert recorder.boundary() == wanted._replace(allocated_peak=MIB, requested_peak=MIB, active_peak=MIB)
+    assert recorder.read_and_reset_peaks() == wanted
+    assert recorder.read_and_reset_peaks() == wanted._replace(allocated_peak=MIB, requested_peak=MIB, active_peak=MIB)
     recorder.finish()
     assert device.waits == [0]
     recorder.close()
@@ -43,13 +43,13 @@ def test_no_reader_loses_a_peak(device: StandIn) -> None:
     recorder, stats = AcceleratorRecorder(Device("xpu", 0)), torch.accelerator.memory_stats
     device.take(7 * MIB)
     device.take(-7 * MIB)
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     assert stats(0)["allocated_bytes.all.peak"] == 8 * MIB
     device.take(2 * MIB)
     device.take(-2 * MIB)
     torch.accelerator.reset_peak_memory_stats(0)
     assert stats(0)["allocated_bytes.all.peak"] == MIB
-    found = recorder.boundary()
+    found = recorder.read_and_reset_peaks()
     assert (found.allocated, found.allocated_peak) == (MIB, 3 * MIB)
     recorder.close()
 
@@ -58,7 +58,7 @@ def test_before_it_is_used_nothing_is_asked(device: StandIn) -> None:
     device.started = False
     device.stats.clear()
     recorder = AcceleratorRecorder(Device("xpu", 1))
-    assert recorder.boundary() == ZERO
+    assert recorder.read_and_reset_peaks() == ZERO
     recorder.finish()
     assert device.waits == []
     with pytest.raises(RuntimeError, match=r"memory of xpu:1 cannot be limited: torch.accelerator has no limit"):

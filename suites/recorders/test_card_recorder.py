@@ -335,11 +335,11 @@ def test_pinned_memory_is_still_until_it_changes(library: CardLibrary) -> None:
     assert [is_still(), is_still()] == [1, 1]
     pinned = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
     assert [is_still(), is_still()] == [0, 1]
-    recorder.boundary()
-    before = recorder.boundary()
+    recorder.read_and_reset_peaks()
+    before = recorder.read_and_reset_peaks()
     is_still()
     del pinned
-    changed = recorder.boundary() != before  # torch counts it as free when it comes to it
+    changed = recorder.read_and_reset_peaks() != before  # torch counts it as free when it comes to it
     assert [is_still(), is_still()] == [not changed, 1]
     recorder.close()
 

@@ -71,7 +71,7 @@ def test_all_cards_share_one_set_of_replaced_functions(two_cards: Allocator) -> 
     recorders = Recorders("cuda")
     first, second = recorders.open()
     two_cards.cards[1].allocate(512)
-    reads = (first.boundary(), second.boundary())
+    reads = (first.read_and_reset_peaks(), second.read_and_reset_peaks())
     assert [read.allocated for read in reads if read is not None] == [0, 512]
     assert two_cards.bindings._cuda_memoryStats.__wrapped__ == two_cards.statistics
     recorders.close()
@@ -84,7 +84,7 @@ def test_opening_initialises_nothing(two_cards: Allocator) -> None:
     first, second, _ = recorders.open()
     for recorder in (first, second):
         recorder.wake(limited=True)
-        read = recorder.boundary()
+        read = recorder.read_and_reset_peaks()
         assert read is not None
         assert (read.allocated, read.reserved, read.allocations) == (0, 0, 0)
     recorders.close()

@@ -37,9 +37,9 @@ def take(size: int) -> torch.Tensor:
 
 
 def test_what_is_and_is_not_known(recorder: CpuRecorder) -> None:
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     kept = take(1000)
-    found = recorder.boundary()
+    found = recorder.read_and_reset_peaks()
     assert (found.reserved, found.reserved_peak, found.active, found.segments) == (None, None, None, None)
     assert (found.retries, found.notes, recorder.incomplete, str(recorder.device)) == (0, (), None, "cpu")
     assert found.allocated == found.requested == found.allocated_peak == found.requested_peak
@@ -54,17 +54,17 @@ def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) 
     garbage = [take(5000)]
     back = recorder.own(mine)
     recorder.wake(limited=False)
-    start = recorder.boundary()
+    start = recorder.read_and_reset_peaks()
     assert start.requested == start.allocated
     kept = [take(1000)]
     garbage.clear()
     kept.append(take(3000))
     kept.pop(0)
-    end = recorder.boundary()
+    end = recorder.read_and_reset_peaks()
     assert [end.allocated - start.allocated, end.allocated_peak - start.allocated] == [-2000, 1000]
     assert [end.requested - start.requested, end.requested_peak - start.requested] == [3000, 4000]
     recorder.wake(limited=False)
-    again = recorder.boundary()
+    again = recorder.read_and_reset_peaks()
     assert again.requested == again.allocated == end.allocated
     recorder.own(back)
     kept.clear()
@@ -91,21 +91,21 @@ def test_frees_of_other_threads_since_a_moment_are_reported(*, record: bool) -> 
 
 def test_unchanged_counters_are_the_same_object(recorder: CpuRecorder) -> None:
     recorder.wake(limited=False)
-    recorder.boundary()
-    still = recorder.boundary()
-    assert recorder.boundary() is still
+    recorder.read_and_reset_peaks()
+    still = recorder.read_and_reset_peaks()
+    assert recorder.read_and_reset_peaks() is still
     kept = torch.empty(1000, dtype=torch.uint8)
-    grown = recorder.boundary()
+    grown = recorder.read_and_reset_peaks()
     assert (grown.allocated, grown.blocks) == ((still.allocated or 0) + 1000, (still.blocks or 0) + 1)
     torch.empty(500, dtype=torch.uint8)
-    passing = recorder.boundary()  # its levels are those of before, its peak is not
+    passing = recorder.read_and_reset_peaks()  # its levels are those of before, its peak is not
     assert (passing.allocated, passing.allocated_peak) == (grown.allocated, (grown.allocated or 0) + 500)
-    settled = recorder.boundary()
+    settled = recorder.read_and_reset_peaks()
     assert settled.allocated_peak == settled.allocated == grown.allocated
-    assert recorder.boundary() is settled
+    assert recorder.read_and_reset_peaks() is settled
     del kept
     recorder.wake(limited=False)
-    assert recorder.boundary().allocated == still.allocated
+    assert recorder.read_and_reset_peaks().allocated == still.allocated
 
 
 def test_without_a_record_blocks_are_known_but_not_their_lines(recorder: CpuRecorder) -> None:
@@ -144,7 +144,7 @@ def test_a_recorder_within_another_leaves_it_its_events(recorder: CpuRecorder, *
 def begin(recorder: CpuRecorder) -> None:
     """As a test does."""
     recorder.wake(limited=True)
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
 
 
 def sizes(recorder: CpuRecorder) -> list[int]:
@@ -175,16 +175,16 @@ def test_an_unmeasured_nested_run_keeps_the_outer_events(pytester: pytest.Pytest
 def test_leaving_restores_torchs_allocator() -> None:
     first, second = CpuRecorder().start(), CpuRecorder().start()
     second.close()
-    first.boundary()
+    first.read_and_reset_peaks()
     kept = take(10)
-    assert first.boundary().allocated_peak is not None
+    assert first.read_and_reset_peaks().allocated_peak is not None
     first.close()
     again = CpuRecorder().start()
-    assert again.boundary().allocations is not None
+    assert again.read_and_reset_peaks().allocations is not None
     again.close()
     del kept
     with pytest.raises(ValueError, match="released"):
-        first.boundary()
+        first.read_and_reset_peaks()
 
 
 def test_a_replaced_recorder_says_so_until_installed_again(
@@ -360,8 +360,8 @@ def test_the_users_own_profiler_sees_the_same_with_the_recorder(recorder: CpuRec
 
 def test_measuring_writes_nothing(recorder: CpuRecorder, capfd: pytest.CaptureFixture[str]) -> None:
     recorder.wake(limited=True)
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     step()
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     recorder.sleep()
     assert capfd.readouterr() == ("", "")

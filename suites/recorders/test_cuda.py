@@ -52,7 +52,7 @@ def test_counters(allocator: Allocator, statistics: CudaStatistics) -> None:
     card.allocate(3 * MIB)
     card.free(1)
     card.retries = 2
-    assert recorder.boundary() == Counters(
+    assert recorder.read_and_reset_peaks() == Counters(
         allocated=512,
         allocated_peak=3 * MIB + 512,
         requested=100,
@@ -66,7 +66,7 @@ def test_counters(allocator: Allocator, statistics: CudaStatistics) -> None:
         retries=2,
         blocks=1,
     )
-    again = recorder.boundary()
+    again = recorder.read_and_reset_peaks()
     assert (again.allocated_peak, again.requested_peak, again.reserved_peak) == (512, 100, 2 * SEGMENT)
     assert recorder.incomplete is None
 
@@ -75,16 +75,16 @@ def test_each_card_has_peaks_of_its_own(allocator: Allocator, statistics: CudaSt
     first, second = (CudaRecorder(Device("cuda", index), statistics) for index in range(2))
     allocator.cards[1].allocate(1024)
     allocator.cards[1].free(0)
-    assert first.boundary().allocated_peak == 0
-    assert (second.boundary().allocated_peak, second.boundary().allocated_peak) == (1024, 0)
+    assert first.read_and_reset_peaks().allocated_peak == 0
+    assert (second.read_and_reset_peaks().allocated_peak, second.read_and_reset_peaks().allocated_peak) == (1024, 0)
 
 
 def test_zeros_before_cuda_is_initialised(allocator: Allocator, statistics: CudaStatistics) -> None:
     allocator.initialized = False
-    assert CudaRecorder(CARD, statistics).boundary() == ZERO
+    assert CudaRecorder(CARD, statistics).read_and_reset_peaks() == ZERO
     allocator.initialized = True
     allocator.cards[0].allocate(512)
-    assert CudaRecorder(CARD, statistics).boundary().allocated_peak == 512
+    assert CudaRecorder(CARD, statistics).read_and_reset_peaks().allocated_peak == 512
 
 
 def test_cuda_malloc_async_knows_allocated_and_reserved_only(allocator: Allocator, statistics: CudaStatistics) -> None:
@@ -92,7 +92,7 @@ def test_cuda_malloc_async_knows_allocated_and_reserved_only(allocator: Allocato
     allocator.cards[0].allocate(512)
     allocator.cards[0].allocate(512)
     allocator.cards[0].free(0)
-    assert recorder.boundary() == Counters(
+    assert recorder.read_and_reset_peaks() == Counters(
         allocated=512,
         allocated_peak=1024,
         reserved=SEGMENT,
@@ -111,7 +111,7 @@ def test_missing_counters_are_unknown(allocator: Allocator, monkeypatch: pytest.
     monkeypatch.setattr(allocator.bindings, "_cuda_memoryStats", older)
     statistics = CudaStatistics()
     allocator.cards[0].allocate(512)
-    assert CudaRecorder(CARD, statistics).boundary() == Counters(
+    assert CudaRecorder(CARD, statistics).read_and_reset_peaks() == Counters(
         allocated=512,
         allocated_peak=512,
         reserved=SEGMENT,
@@ -127,7 +127,7 @@ def test_an_allocator_without_statistics_is_unknown(allocator: Allocator, monkey
 
     monkeypatch.setattr(allocator.bindings, "_cuda_memoryStats", none)
     statistics = CudaStatistics()
-    assert CudaRecorder(CARD, statistics, "pluggable").boundary() == Counters(
+    assert CudaRecorder(CARD, statistics, "pluggable").read_and_reset_peaks() == Counters(
         notes=("the allocator has no statistics: CUDAPluggableAllocator does not yet support getDeviceStats.",)
     )
     statistics.close()
@@ -269,13 +269,13 @@ READS = spellings(
 def test_a_reset_in_any_spelling_takes_no_peak_from_us(through_torch: Allocator, reset: Callable[..., Any]) -> None:
     statistics = CudaStatistics()
     recorder, card = CudaRecorder(CARD, statistics), through_torch.cards[0]
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     card.allocate(4096)
     card.free(0)
     deprecated(reset)(0)
     card.allocate(1024)
     assert torch.cuda.max_memory_allocated(0) == 1024  # the test's own reset took effect
-    assert recorder.boundary().allocated_peak == 4096
+    assert recorder.read_and_reset_peaks().allocated_peak == 4096
     statistics.close()
 
 
@@ -285,13 +285,13 @@ def test_a_read_in_any_spelling_sees_no_reset_of_ours(through_torch: Allocator, 
     recorder, card = CudaRecorder(CARD, statistics), through_torch.cards[0]
     card.allocate(4096)
     card.free(0)
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     card.allocate(1024)
     assert read(0) == 4096
     assert torch.cuda.memory_stats(0)["allocated_bytes.all.peak"] == 4096
     assert torch.cuda.memory_stats(0)["allocated_bytes.small_pool.peak"] == 4096
     assert "4096 B" in torch.cuda.memory_summary(0)
-    assert recorder.boundary().allocated_peak == 1024
+    assert recorder.read_and_reset_peaks().allocated_peak == 1024
     statistics.close()
 
 
@@ -307,10 +307,10 @@ def test_counts_go_on_when_the_test_resets_them(through_torch: Allocator, reset:
     card.allocate(1)
     card.retries = 1
     assert torch.cuda.memory_stats(0)["allocation.all.allocated"] == 1
-    found = recorder.boundary()
+    found = recorder.read_and_reset_peaks()
     assert (found.allocations, found.segments, found.retries, found.blocks) == (2, 1, 4, 2)
     reset(0)
-    assert recorder.boundary().allocations == 2
+    assert recorder.read_and_reset_peaks().allocations == 2
     statistics.close()
 
 
@@ -362,7 +362,7 @@ def test_older_torch_without_the_accelerator_functions(allocator: Allocator) -> 
     before = dict(vars(allocator.bindings))
     statistics = CudaStatistics()
     allocator.cards[0].allocate(512)
-    assert CudaRecorder(CARD, statistics).boundary().allocated == 512
+    assert CudaRecorder(CARD, statistics).read_and_reset_peaks().allocated == 512
     statistics.close()
     assert vars(allocator.bindings) == before
 

@@ -71,7 +71,7 @@ def test_counters(pinned: Pinned, recorder: HostRecorder) -> None:
     pinned.pin(3)
     pinned.pin(2)
     pinned.pin(-3)
-    assert recorder.boundary() == Counters(
+    assert recorder.read_and_reset_peaks() == Counters(
         allocated=2 * PAGE,
         allocated_peak=5 * PAGE,
         reserved=5 * PAGE,
@@ -79,7 +79,7 @@ def test_counters(pinned: Pinned, recorder: HostRecorder) -> None:
         allocations=2,
         blocks=1,
     )
-    again = recorder.boundary()
+    again = recorder.read_and_reset_peaks()
     assert (again.allocated_peak, again.reserved_peak) == (2 * PAGE, 5 * PAGE)
 
 
@@ -107,7 +107,7 @@ def test_peak_and_retained_of_a_window(pinned: Pinned, recorder: HostRecorder) -
 
 def test_zeros_without_a_call_before_cuda_is_initialised(pinned: Pinned, recorder: HostRecorder) -> None:
     pinned.initialized = False
-    assert recorder.boundary() == ZERO
+    assert recorder.read_and_reset_peaks() == ZERO
     assert pinned.reads == 0
 
 
@@ -117,14 +117,14 @@ def test_a_reset_of_the_tests_takes_no_peak_from_us(pinned: Pinned, recorder: Ho
     getattr(pinned.bindings, PEAK_RESET)()
     pinned.pin(1)
     assert getattr(pinned.bindings, READER)()["active_bytes"]["peak"] == PAGE
-    assert recorder.boundary().allocated_peak == 4 * PAGE
-    assert recorder.boundary().allocated_peak == PAGE
+    assert recorder.read_and_reset_peaks().allocated_peak == 4 * PAGE
+    assert recorder.read_and_reset_peaks().allocated_peak == PAGE
 
 
 def test_the_test_sees_no_reset_of_ours(pinned: Pinned, recorder: HostRecorder) -> None:
     pinned.pin(4)
     pinned.pin(-4)
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     pinned.pin(1)
     found = getattr(pinned.bindings, READER)()
     assert (found["active_bytes"]["peak"], found["active_requests"]["peak"]) == (4 * PAGE, 1)
@@ -169,7 +169,7 @@ def test_numbers_are_the_same_with_change_detection(program: list[tuple[str, boo
                 elif step == "look":
                     found.append(getattr(pinned.bindings, READER)())
                 else:
-                    found.append(recorder.boundary())
+                    found.append(recorder.read_and_reset_peaks())
             recorder.close()
             told.append(found)
             reads.append(pinned.reads)
@@ -180,10 +180,10 @@ def test_numbers_are_the_same_with_change_detection(program: list[tuple[str, boo
 def test_what_is_still_is_not_read(pinned: Pinned) -> None:
     still = [0, 1, 1]
     recorder = HostRecorder(lambda: still.pop(0))
-    first = recorder.boundary()
+    first = recorder.read_and_reset_peaks()
     reads = pinned.reads
-    assert recorder.boundary() is first
-    assert recorder.boundary() is first
+    assert recorder.read_and_reset_peaks() is first
+    assert recorder.read_and_reset_peaks() is first
     assert pinned.reads == reads
     recorder.close()
 

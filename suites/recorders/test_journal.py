@@ -222,7 +222,7 @@ def test_peaks_reset_by_notes_reach_the_test_and_windows(allocator: Allocator) -
     card = allocator.cards[0]
     statistics = CudaStatistics()
     window = CudaRecorder(CARD, statistics)
-    window.boundary()
+    window.read_and_reset_peaks()
     journal = CudaJournal(CARD, PythonJournal(allocator))  # type: ignore[arg-type]
     journal.note()
     card.allocate(3 * MIB)
@@ -239,7 +239,7 @@ def test_peaks_reset_by_notes_reach_the_test_and_windows(allocator: Allocator) -
     journal.note()
     journal.close()
     assert allocator.bindings._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 512
-    counters = window.boundary()
+    counters = window.read_and_reset_peaks()
     assert (counters.allocated_peak, counters.reserved_peak) == (3 * MIB, 2 * SEGMENT)
     assert [note.peak for note in journal.notes()[1:]] == [3 * MIB, 512]
     statistics.close()
@@ -262,7 +262,7 @@ def test_each_reader_sees_what_it_would_see_alone(natively: bool, steps: list[St
     with allocator.in_place(native=natively):
         statistics = CudaStatistics()
         window = CudaRecorder(CARD, statistics)
-        window.boundary()
+        window.read_and_reset_peaks()
         journal = CudaJournal(CARD, PythonJournal(allocator))  # type: ignore[arg-type]
         journal.note()
         level, highest = 0, {"note": 0, "window": 0, "test": 0}
@@ -281,7 +281,7 @@ def test_each_reader_sees_what_it_would_see_alone(natively: bool, steps: list[St
                 assert journal.notes()[journal.note()].peak == highest["note"]
                 highest["note"] = level
             elif what == "window":
-                assert window.boundary().allocated_peak == highest["window"]
+                assert window.read_and_reset_peaks().allocated_peak == highest["window"]
                 highest["window"] = level
             level = allocator.cards[0].now("allocated_bytes")
             highest = {name: max(peak, level) for name, peak in highest.items()}

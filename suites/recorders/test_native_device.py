@@ -145,8 +145,8 @@ def test_peaks_of_private_pools_are_asked_through_python(device: CppAllocator) -
         card.free(1)
         assert reader.count(0) is None
         assert device.library.device_resets(0) == 0
-        assert recorder.boundary().allocated_peak == 1536
-        assert recorder.boundary().allocated_peak == 512
+        assert recorder.read_and_reset_peaks().allocated_peak == 1536
+        assert recorder.read_and_reset_peaks().allocated_peak == 512
         reader.close()
 
 
@@ -196,11 +196,11 @@ def test_the_library_is_loaded_once_after_cuda_is_initialised() -> None:
         allocator.initialized = False
         reader = CudaStatistics()
         recorder = CudaRecorder(CARD, reader)
-        recorder.boundary()
+        recorder.read_and_reset_peaks()
         assert asked == []
         allocator.initialized = True
-        recorder.boundary()
-        recorder.boundary()
+        recorder.read_and_reset_peaks()
+        recorder.read_and_reset_peaks()
         assert asked == [0]
         reader.close()
 
@@ -211,7 +211,7 @@ def test_python_reads_where_the_library_does_not(monkeypatch: pytest.MonkeyPatch
     with allocator.in_place(native=True):
         reader = CudaStatistics()
         allocator.cards[0].allocate(512)
-        assert CudaRecorder(CARD, reader).boundary().allocated == 512
+        assert CudaRecorder(CARD, reader).read_and_reset_peaks().allocated == 512
         reader.close()
 
 
@@ -261,12 +261,12 @@ def test_both_ways_tell_the_same_on_a_card(card: None, seed: int) -> None:
     natively, python = CudaStatistics(), through_python()
     one, two = CudaRecorder(CARD, natively), CudaRecorder(CARD, python)
     assert natively.count(0) is not None
-    two.boundary()
+    two.read_and_reset_peaks()
     for _ in range(300):
         act(choose, blocks)
         if choose.random() < 0.4:
             recorders = [one, two] if choose.random() < 0.5 else [two, one]
-            first, second = (recorder.boundary() for recorder in recorders)
+            first, second = (recorder.read_and_reset_peaks() for recorder in recorders)
             assert first == second
             assert first.notes == ()
             now = torch.cuda.memory_stats(0)
@@ -285,7 +285,12 @@ def test_the_test_sees_its_own_peaks_on_a_card(card: None, seed: int) -> None:
     natively, python, journal = CudaStatistics(), through_python(), open_journal(CARD)
     assert natively.count(0) is not None
     assert isinstance(journal, CudaJournal)
-    looks = (CudaRecorder(CARD, natively).boundary, CudaRecorder(CARD, python).boundary, journal.note, lambda: None)
+    looks = (
+        CudaRecorder(CARD, natively).read_and_reset_peaks,
+        CudaRecorder(CARD, python).read_and_reset_peaks,
+        journal.note,
+        lambda: None,
+    )
     expected: dict[str, int] = {}
     for _ in range(600):
         reset = act(choose, blocks)
@@ -315,15 +320,15 @@ def test_notes_and_windows_keep_separate_peaks_on_a_card(card: None) -> None:
         torch.empty(size, dtype=torch.uint8, device="cuda:0")
 
     journal.note()
-    recorder.boundary()
+    recorder.read_and_reset_peaks()
     take(64 * MIB)
     journal.note()  # resets what the window has not read
     take(32 * MIB)
-    assert recorder.boundary().allocated_peak - start == 64 * MIB  # resets what the journal has not noted
+    assert recorder.read_and_reset_peaks().allocated_peak - start == 64 * MIB  # resets what the journal has not noted
     take(16 * MIB)
     journal.note()
-    assert recorder.boundary().allocated_peak - start == 16 * MIB
-    assert recorder.boundary().allocated_peak == start
+    assert recorder.read_and_reset_peaks().allocated_peak - start == 16 * MIB
+    assert recorder.read_and_reset_peaks().allocated_peak == start
     journal.note()
     assert [note.peak - start for note in journal.notes()[1:]] == [64 * MIB, 32 * MIB, 0]
     assert torch.cuda.max_memory_allocated(0) - start == 64 * MIB
@@ -342,7 +347,7 @@ def test_it_takes_less_time_than_python_on_a_card(card: None, capsys: pytest.Cap
         for _ in range(2000):
             before()
             start = time.perf_counter_ns()
-            recorders[name].boundary()
+            recorders[name].read_and_reset_peaks()
             found.append(time.perf_counter_ns() - start)
         return statistics.median(found) / 1000
 

@@ -37,10 +37,10 @@ def take(size: int) -> torch.Tensor:
 
 
 def test_asleep_it_reads_and_runs_nothing(recorder: ProfilerRecorder) -> None:
-    assert recorder.boundary() is None
+    assert recorder.read_and_reset_peaks() is None
     recorder.wake(limited=False)
     assert not torch.autograd._profiler_enabled()
-    assert recorder.boundary() is None
+    assert recorder.read_and_reset_peaks() is None
 
 
 def test_windows(recorder: ProfilerRecorder) -> None:
@@ -63,13 +63,13 @@ def test_backward_is_seen_and_other_threads_are_not(recorder: ProfilerRecorder) 
     weight = torch.ones(1000, requires_grad=True)
     recorder.wake(limited=True)
     (weight * 2).sum().backward()
-    found = recorder.boundary()
+    found = recorder.read_and_reset_peaks()
     assert found is not None
     assert found.allocated == weight.nbytes
     thread = threading.Thread(target=take, args=(1 << 20,))
     thread.start()
     thread.join()
-    again = recorder.boundary()
+    again = recorder.read_and_reset_peaks()
     assert again is not None
     assert again.allocated_peak == found.allocated
 
@@ -78,10 +78,12 @@ def test_each_test_starts_from_zero(recorder: ProfilerRecorder) -> None:
     recorder.wake(limited=True)
     kept = take(1000)
     recorder.wake(limited=True)
-    assert recorder.boundary() == Counters(allocated=0, allocated_peak=0, requested=0, requested_peak=0, allocations=0)
+    assert recorder.read_and_reset_peaks() == Counters(
+        allocated=0, allocated_peak=0, requested=0, requested_peak=0, allocations=0
+    )
     recorder.sleep()
     assert not torch.autograd._profiler_enabled()
-    assert recorder.boundary() is None
+    assert recorder.read_and_reset_peaks() is None
     del kept
 
 
@@ -116,7 +118,7 @@ def test_a_profiler_that_runs_around_the_test_is_left_alone(recorder: ProfilerRe
     with profiler.profile(profile_memory=True) as around:
         recorder.wake(limited=True)
         kept = take(1000)
-        assert recorder.boundary() == Counters()
+        assert recorder.read_and_reset_peaks() == Counters()
         assert recorder.incomplete == TAKEN
         assert torch.autograd._profiler_enabled()
     assert [event.self_cpu_memory_usage for event in around.function_events or ()] == [1000]
@@ -140,7 +142,7 @@ def test_a_session_inside_a_session(recorder: ProfilerRecorder) -> None:
     inner = ProfilerRecorder()
     inner.wake(limited=True)
     kept = take(700)
-    found = inner.boundary()
+    found = inner.read_and_reset_peaks()
     inner.close()
     assert found is not None
     assert found.allocated == 700
@@ -154,7 +156,7 @@ def test_nothing_is_written_and_nothing_stays(capfd: pytest.CaptureFixture[str])
     recorder.wake(limited=True)
     for _ in range(3):
         take(100)
-        recorder.boundary()
+        recorder.read_and_reset_peaks()
     recorder.close()
     recorder.close()
     assert functions() == before
@@ -172,5 +174,5 @@ def test_a_torch_without_the_profiler_measures_nothing(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch_api, "profiler_modules", lambda: None)
     recorder = ProfilerRecorder()
     recorder.wake(limited=True)
-    assert recorder.boundary() is None
+    assert recorder.read_and_reset_peaks() is None
     recorder.close()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.baselines import Entry, Place
+from cudamem_testing.model.baselines import Entry, PeakLine
 from cudamem_testing.model.changes import TRACKED, Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.nodeids import name_in_module
@@ -33,7 +33,7 @@ ENTRIES = {
     Key("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
     Key("test_b[x]", CARD, THERE): Entry(
         {"requested": Spread(5, 9), "retained": Spread(-1, -1), "allocations": Spread(3, 3)},
-        (Place("a.py::f", 4, "x = f(y)", 2, 3, 1, True), Place("b.py::C.g", 1, recorded=False)),
+        (PeakLine("a.py::f", 4, "x = f(y)", 2, 3, 1, True), PeakLine("b.py::C.g", 1, recorded=False)),
         "1a2b3c4d",
         "00ff12ab",
     ),
@@ -62,7 +62,7 @@ NUMBERS = st.integers(-(10**15), 10**15)
 SPREADS = st.lists(NUMBERS, min_size=1, max_size=2).map(lambda ends: Spread.of(*ends))
 NAMES = st.text(max_size=12)
 KEYS = st.builds(Key, NAMES, st.sampled_from([CPU, CARD, Device("cuda", 0), Device("host")]), NAMES)
-PLACES = st.lists(st.builds(Place, NAMES, NUMBERS, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans()), max_size=3).map(
+PLACES = st.lists(st.builds(PeakLine, NAMES, NUMBERS, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans()), max_size=3).map(
     tuple
 )
 ANY_ENTRIES = st.dictionaries(
@@ -82,7 +82,7 @@ def test_a_file_of_schema_1_stays_until_an_entry_changes(tmp_path: Path) -> None
     path = tmp_path / "test_x.json"
     path.write_text(FIRST, encoding="utf-8")
     key = Key("test_b[x]", CPU, HERE)
-    entry = Entry({"requested": Spread(5, 9), "allocations": Spread(3, 3)}, (Place("a.py::f", 4),))
+    entry = Entry({"requested": Spread(5, 9), "allocations": Spread(3, 3)}, (PeakLine("a.py::f", 4),))
     assert BASELINES.read(path) == {key: entry}
     assert not BASELINES.change(path, lambda entries: dict(entries))
     assert path.read_text(encoding="utf-8") == FIRST

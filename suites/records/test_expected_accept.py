@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.callsite import Span
+from cudamem_testing.model.callsite import SourceSpan
 from cudamem_testing.records.expected import (
     CallSite,
     NotAcceptedError,
@@ -347,7 +347,7 @@ def test_positions_that_miss_the_literal_are_refused(tmp_path):
     path = tmp_path / "written.py"
     path.write_text("check('a')")
     source = Source(path)
-    at = CallSite(str(path), "<module>", 1, 1, Span(1, 0, 1, 10), "check", "expected", 0)
+    at = CallSite(str(path), "<module>", 1, 1, SourceSpan(1, 0, 1, 10), "check", "expected", 0)
     assert source.locate(at, "a", None) == Literal(path, 1, 6, 9, "    ")
     source.text = "chec('a'))"
     with pytest.raises(NotLocatedError, match="the file has changed"):
@@ -360,7 +360,7 @@ def test_asserts_that_run_at_their_start(tmp_path, columns):
     path = tmp_path / "written.py"
     path.write_text("def test():\n    assert (\n        other(check('a')),\n        check('b'),\n    )\n")
     source = Source(path)
-    span = Span(2, 4, 5, 5) if columns else None
+    span = SourceSpan(2, 4, 5, 5) if columns else None
     at = CallSite(str(path), "test", 1, 2, span, "check", "expected", 0)
     found = [source.locate(at, text, None) for text in "ab"]
     assert [source.text[one.start : one.end] for one in found] == ["'a'", "'b'"]

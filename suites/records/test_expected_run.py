@@ -23,7 +23,7 @@ from cudamem_testing.records.expected import (
     assert_text,
 )
 from cudamem_testing.records.expected.side import dump_stem, file_stem, side_file
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.atomic_files import replace_file
 
 
 def module(tmp_path, code, name="test_written.py"):

@@ -17,7 +17,7 @@ from cudamem_testing.records.known import Evidence, KnownFinding, named, parse, 
 from cudamem_testing.records.known_file import PLACE, accept, change_known, name_of
 from cudamem_testing.records.store import RecordError
 from cudamem_testing.report.failures import notes
-from cudamem_testing.report.files import write_json
+from cudamem_testing.report.report_files import write_json
 from cudamem_testing.show.printable import LONGEST_LINE
 
 CAUSE = "leak | reachable | a.py::f | module a > KEPT (list)[*]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cudamem_testing.model.baselines import Entry, Measured, Place
+from cudamem_testing.model.baselines import Entry, Measured, PeakLine
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import TestRecord
@@ -14,7 +14,7 @@ from cudamem_testing.show.places import baseline_file
 
 CPU = Device("cpu")
 HERE = "x86_64, 1 thread, torch 2.13"
-TOP = (Place("a.py::f", 5),)
+TOP = (PeakLine("a.py::f", 5),)
 FILE = "tests/__cudamem__/test_x.json"
 
 
@@ -23,7 +23,7 @@ def record(
     low: int = 5,
     high: int | None = None,
     *,
-    top: tuple[Place, ...] | None = TOP,
+    top: tuple[PeakLine, ...] | None = TOP,
     metrics: tuple[str, ...] = ("requested",),
     asked: bool = False,
     allocations: int = 1,
@@ -41,7 +41,7 @@ def key(name: str, environment: str = HERE) -> Key:
     return Key(name, CPU, environment)
 
 
-def entry(low: int, high: int | None = None, top: tuple[Place, ...] = TOP) -> Entry:
+def entry(low: int, high: int | None = None, top: tuple[PeakLine, ...] = TOP) -> Entry:
     return Entry({"requested": Spread(low, low if high is None else high)}, top)
 
 
@@ -80,7 +80,7 @@ def test_what_an_update_changes(tmp_path: Path) -> None:
     names = ("same", "more", "less", "inside", "outside", "unseen", "metrics", "not_looked_at", "elsewhere", "idle_now")
     first = [record(name, *((5, 9) if name in ("inside", "outside") else (5,))) for name in names]
     update(tmp_path, first)
-    other = (Place("b.py::g", 1),)
+    other = (PeakLine("b.py::g", 1),)
     second = [
         record("same", top=other),
         record("more", 6, top=other),

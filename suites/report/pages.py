@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from cudamem_testing.model.baselines import Measured, Place
+from cudamem_testing.model.baselines import Measured, PeakLine
 from cudamem_testing.model.changes import TRACKED, Change, Spread
 from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.curves import Band, Curve, Origin, Part, Stretch, steps_of
@@ -151,7 +151,7 @@ def record(
     there = {"requested": Spread.of(peak)} if recorded is None else {"requested": recorded}
     measured = Measured(
         *(CARD, "NVIDIA H100 (9.0), torch 2.13, native", {"requested": Spread.of(peak)}),
-        *((Place("project/a.py::f", peak),), ("requested",), True, "", there),
+        *((PeakLine("project/a.py::f", peak),), ("requested",), True, "", there),
     )
     used = 1.33 if findings and findings[0].kind is Kind.BUDGET else None
     return TestRecord(

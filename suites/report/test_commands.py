@@ -19,7 +19,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.records.known_file import PLACE
-from cudamem_testing.report.files import write_json
+from cudamem_testing.report.report_files import write_json
 
 CPU = Device("cpu")
 LONG = "x" * 300 + ".py"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.model.baselines import Measured, Place
+from cudamem_testing.model.baselines import Measured, PeakLine
 from cudamem_testing.model.changes import Change, Spread, Tolerance
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
@@ -15,9 +15,9 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
 from cudamem_testing.records.baselines import BASELINES
-from cudamem_testing.report.compare import Compared, Row, compare_runs
-from cudamem_testing.report.files import read_json, write_json
+from cudamem_testing.report.compare import Compared, ComparedRow, compare_runs
 from cudamem_testing.report.merge import merge_runs
+from cudamem_testing.report.report_files import read_json, write_json
 
 KIB, MIB = 2**10, 2**20
 CPU = Device("cpu")
@@ -32,7 +32,7 @@ def record(
         f"tests/test_x.py::{name}",
         outcome,
         windows=(Window("call", CPU, 0, requested, 0),),
-        measured=(Measured(CPU, environment, values, (Place("a.py::f", requested),), ("requested",)),),
+        measured=(Measured(CPU, environment, values, (PeakLine("a.py::f", requested),), ("requested",)),),
     )
 
 
@@ -65,8 +65,10 @@ def test_what_changed() -> None:
     conditions = {"requested": Tolerance.parse("5%|10MiB"), "allocations": None}
     compared = compare_runs(BEFORE, AFTER, conditions)
 
-    def row(test: str, metric: str, before: int, after: int, slack: int = 0, broken: bool = False) -> Row:
-        return Row(f"tests/test_x.py::{test}", CPU, Change(metric, Spread.of(before), Spread.of(after), slack), broken)
+    def row(test: str, metric: str, before: int, after: int, slack: int = 0, broken: bool = False) -> ComparedRow:
+        return ComparedRow(
+            f"tests/test_x.py::{test}", CPU, Change(metric, Spread.of(before), Spread.of(after), slack), broken
+        )
 
     assert compared == Compared(
         (

@@ -13,11 +13,11 @@ from cudamem_testing.model.causes import causes
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.records import Environment, Extent, RunRecord, TestRecord, Unseen
+from cudamem_testing.model.records import Environment, RunCoverage, RunRecord, TestRecord, Unseen
 from cudamem_testing.model.windows import Window
 from cudamem_testing.records.known import KnownFinding, evidence_of, judged, named, render, unseen
-from cudamem_testing.report.files import read_json, write_json
 from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
+from cudamem_testing.report.report_files import read_json, write_json
 
 CPU, CARD = Device("cpu"), Device("cuda", 0)
 MIB = 2**20
@@ -43,7 +43,7 @@ def lines(*some: KnownFinding) -> dict[tuple[str, str], KnownFinding]:
 
 
 def shard(*tests: TestRecord, paths: tuple[str, ...] = (".",), left_out: tuple[str, ...] = ()) -> RunRecord:
-    return RunRecord(Environment(("cpu",)), tests, extent=Extent(paths, left_out, KINDS))
+    return RunRecord(Environment(("cpu",)), tests, extent=RunCoverage(paths, left_out, KINDS))
 
 
 def everywhere(file: str) -> bool:
@@ -131,7 +131,7 @@ A, B = ran("test_a.py::a"), ran("test_b.py::b")
         ([shard(A, paths=("test_a.py",)), shard(B, paths=())], False),  # the second one did not come to its end
         ([shard(A, paths=("test_a.py",)), shard(B, left_out=("test_b.py::other",))], False),
         ([shard(A, left_out=(B.nodeid,)), shard(B._replace(outcome="skipped"), left_out=(A.nodeid,))], False),
-        ([shard(A, left_out=(B.nodeid,)), shard(B, left_out=(A.nodeid,))._replace(extent=Extent())], False),
+        ([shard(A, left_out=(B.nodeid,)), shard(B, left_out=(A.nodeid,))._replace(extent=RunCoverage())], False),
         ([shard(A, left_out=(B.nodeid,)), shard(ran("test_b.py::b", leak("old", 1)), left_out=(A.nodeid,))], False),
         # A file or a class that skipped itself or could not be collected, in one shard or in both:
         ([shard(A, left_out=("test_b.py",)), shard(B, left_out=(A.nodeid,))], True),
@@ -155,8 +155,8 @@ def test_each_device_is_asked_for_its_own() -> None:
     line = known("old", MIB, A.nodeid, device="cuda")
     card = shard(ran(A.nodeid, device=CARD), left_out=(B.nodeid,))
     assert unseen_by_all([card, shard(B, left_out=(A.nodeid,))], lines(line, LINE), everywhere) == [line]
-    assert merge_runs([card, shard(B)]).extent == Extent()
-    assert merge_runs([shard(A, left_out=(B.nodeid,)), shard(B, left_out=(A.nodeid,))]).extent == Extent(
+    assert merge_runs([card, shard(B)]).extent == RunCoverage()
+    assert merge_runs([shard(A, left_out=(B.nodeid,)), shard(B, left_out=(A.nodeid,))]).extent == RunCoverage(
         (".",), (), KINDS
     )
 

@@ -16,7 +16,7 @@ import pytest
 
 from cudamem_testing.model.records import Environment, RunRecord
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
-from cudamem_testing.show.lifetimes import Bar, Lifetimes, Step
+from cudamem_testing.show.lifetimes import Bar, Lifetimes, OperatorStep
 from suites.report.pages import (
     HOSTILE,
     LONG,
@@ -446,7 +446,7 @@ def lives() -> Lifetimes:
         Bar(f"T{number} {HOSTILE}", 1000 * (number % 7 + 1), "cpu", number, number + 9, kinds[number % 3])
         for number in range(90)
     ]
-    steps = tuple(Step("aten::mm", (("Model", 0), ("Block", number // 10))) for number in range(100))
+    steps = tuple(OperatorStep("aten::mm", (("Model", 0), ("Block", number // 10))) for number in range(100))
     return Lifetimes(tuple(bars), steps, HOSTILE, ("a note",))
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.baselines import Measured, Place
-from cudamem_testing.model.callsite import CallSite, Span
+from cudamem_testing.model.baselines import Measured, PeakLine
+from cudamem_testing.model.callsite import CallSite, SourceSpan
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.curves import Band, Curve, Part, Stretch
@@ -24,9 +24,9 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Ve
 from cudamem_testing.model.records import (
     Environment,
     Exhibit,
-    Extent,
     FixtureRecord,
     LedgerEntry,
+    RunCoverage,
     RunRecord,
     TestRecord,
     Unchecked,
@@ -69,7 +69,7 @@ RUN = RunRecord(
                     CARD,
                     "NVIDIA H100 (9.0), torch 2.11, native",
                     {"requested": Spread(3, 4), "retries": Spread(0, 0)},
-                    (Place("a.py::f", 3),),
+                    (PeakLine("a.py::f", 3),),
                     ("requested",),
                     True,
                     recorded={"requested": Spread(2, 3)},
@@ -119,7 +119,7 @@ RUN = RunRecord(
             "test_a.py::test_b[x]",
             "test_a.py",
             "f00d",
-            CallSite("test_a.py", "test_b", 2, 4, Span(4, 4, 6, 7), "assert_text", "expected", 0),
+            CallSite("test_a.py", "test_b", 2, 4, SourceSpan(4, 4, 6, 7), "assert_text", "expected", 0),
             "cuda",
             {"cpu": "a"},
             "b\nc",
@@ -133,7 +133,7 @@ RUN = RunRecord(
             None,
         ),
     ),
-    Extent((".",), ("test_a.py::test_d",), ("cycle", "leak"), {"cpu": 9}),
+    RunCoverage((".",), ("test_a.py::test_d",), ("cycle", "leak"), {"cpu": 9}),
     ("interrupted: KeyboardInterrupt",),
     {Unchecked("baseline", "recorded with torch 2.11, this run has torch 2.13"): 3},
     ("--cudamem",),
@@ -490,7 +490,7 @@ TESTS = st.builds(
     TEXTS,
 )
 LINE = st.integers(0, 9)
-PLACES = st.tuples(LINE, LINE, st.one_of(st.none(), st.builds(Span, LINE, LINE, LINE, LINE)))
+PLACES = st.tuples(LINE, LINE, st.one_of(st.none(), st.builds(SourceSpan, LINE, LINE, LINE, LINE)))
 CHECKS = st.builds(
     lambda file, place, texts, *rest: Checked(
         rest[0], file, rest[1], place and CallSite(file, "f", *place, "assert_text", "expected", 0), rest[2], *texts
@@ -512,7 +512,7 @@ RUNS = st.builds(
     st.dictionaries(TEXT, st.integers(0, 9), max_size=2),
     few(st.builds(LedgerEntry, DEVICES.map(str), TEXT, st.integers(0, 2**60), st.integers(0, 99))),
     few(CHECKS),
-    st.builds(Extent, TEXTS, TEXTS, TEXTS),
+    st.builds(RunCoverage, TEXTS, TEXTS, TEXTS),
 )
 
 

@@ -11,10 +11,10 @@ from cudamem_testing.__main__ import main
 from cudamem_testing.report.snapshots.commands import VERBS
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots import export
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.segments import Piece, pieces
+from cudamem_testing.snapshots.snapshot_files import read_file
 from suites.report.pages import data_of
 from suites.snapshots.allocator import Allocator
 

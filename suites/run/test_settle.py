@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Verdict
 from cudamem_testing.recorders.base import Owned
-from cudamem_testing.run.settle import Freed, Settlement, Step, settle
+from cudamem_testing.run.settle import Freed, Settlement, SettlingStep, settle
 
 CPU, CARD = Device("cpu"), Device("cuda", 0)
 
@@ -30,12 +30,12 @@ class Heap:
             left[device] = Owned(before.bytes + size, before.blocks + 1)
         return left
 
-    def step(self, name: str, verdict: Verdict | None = None) -> Step:
+    def step(self, name: str, verdict: Verdict | None = None) -> SettlingStep:
         def action() -> None:
             self.calls.append(name)
             self.blocks = [block for block in self.blocks if block[1] != name]
 
-        return Step(name, action, verdict)
+        return SettlingStep(name, action, verdict)
 
 
 def test_nothing_left_runs_nothing() -> None:
@@ -95,7 +95,7 @@ def test_what_grows_meanwhile_is_not_freed() -> None:
     def grow() -> None:
         heap.blocks.append((CPU, None, 64))
 
-    found = settle([Step("a", grow, Verdict.CYCLE)], heap.left)
+    found = settle([SettlingStep("a", grow, Verdict.CYCLE)], heap.left)
     assert found == Settlement((), {CPU: Owned(72, 2)})
 
 

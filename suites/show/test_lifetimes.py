@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.show.lifetimes import Bar, Lifetimes, Step, places
+from cudamem_testing.show.lifetimes import Bar, Lifetimes, OperatorStep, places
 
 SPANS = st.tuples(st.integers(-1, 20), st.integers(1, 12), st.integers(1, 50)).map(
     lambda one: Bar("t", one[2], "cpu", one[0], one[0] + one[1])
@@ -41,9 +41,9 @@ def test_a_page() -> None:
         Bar("again", 4, "cuda:0", 2, 3),
     )
     steps = (
-        Step("aten::mm", (("Model", 1), ("Block", 2))),
-        Step("aten::mm", (("Model", 1), ("Block", 3))),
-        Step("MmBackward0", backward=True, detail="d"),
+        OperatorStep("aten::mm", (("Model", 1), ("Block", 2))),
+        OperatorStep("aten::mm", (("Model", 1), ("Block", 3))),
+        OperatorStep("MmBackward0", backward=True, detail="d"),
     )
     data = data_of(Lifetimes(bars, steps, "t", ("a note",)).html())
     assert data["devices"] == ["cuda:0", "cpu"]

@@ -9,10 +9,10 @@ import pytest
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.show.plots.flame import Box, Call, boxes
+from cudamem_testing.show.plots.flame import Box, FlameCall, boxes
 
 CPU = Device("cpu")
-A, B, C, D = (Call(name) for name in "abcd")
+A, B, C, D = (FlameCall(name) for name in "abcd")
 
 
 def test_calls_of_several_stacks_are_one_box() -> None:
@@ -27,7 +27,7 @@ def test_calls_of_several_stacks_are_one_box() -> None:
 
 
 def test_deep_stacks_need_no_deep_calls() -> None:
-    deep = tuple(Call(str(number)) for number in range(5000))
+    deep = tuple(FlameCall(str(number)) for number in range(5000))
     assert len([*boxes([(deep, 1)])]) == 5000
 
 

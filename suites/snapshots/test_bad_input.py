@@ -14,11 +14,11 @@ from cudamem_testing.model.live_tables import live_section
 from cudamem_testing.oom.explain import explain
 from cudamem_testing.snapshots.diff import compare
 from cudamem_testing.snapshots.export import to_snapshot
-from cudamem_testing.snapshots.files import load, loads
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import devices, read
 from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.snapshot_files import load, loads
 from suites.snapshots.allocator import Allocator, run
 from suites.snapshots.mutations import damaged_bytes, damaged_values
 

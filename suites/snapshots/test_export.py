@@ -14,11 +14,11 @@ from torch.cuda import _memory_viz
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.export import to_snapshot, write
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.snapshot_files import read_file
 from suites.snapshots.allocator import Allocator, run
 from suites.snapshots.test_read_cpu import recording as cpu_recording
 

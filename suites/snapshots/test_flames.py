@@ -13,12 +13,12 @@ from torch.cuda import _memory_viz
 
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.flames import flame_of, volume
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.snapshot_files import read_file
 from suites.snapshots.allocator import MIB, Allocator
 
 RECORDINGS = Path(__file__).parents[2] / "fixtures/recordings"

@@ -12,10 +12,10 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.export import to_snapshot
-from cudamem_testing.snapshots.files import load, loads
 from cudamem_testing.snapshots.read import devices, read
 from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.replay import moment_before_last, moment_of, replay
+from cudamem_testing.snapshots.snapshot_files import load, loads
 from suites.snapshots.mutations import damaged_values
 from suites.snapshots.test_bad_input import everything
 from suites.snapshots.test_recordings import strings

@@ -10,11 +10,11 @@ import pytest
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.oom.explain import explain
 from cudamem_testing.snapshots.export import to_snapshot
-from cudamem_testing.snapshots.files import load, read_file
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.replay import moment_before_last, moment_of, replay
+from cudamem_testing.snapshots.snapshot_files import load, read_file
 from suites.snapshots.mutations import damaged_values
 from suites.snapshots.test_bad_input import everything
 

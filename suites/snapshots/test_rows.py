@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.snapshots.files import load, read_file
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.rows import Rows, Shape, Trace, plain
+from cudamem_testing.snapshots.snapshot_files import load, read_file
 from cudamem_testing.snapshots.unpickle import unpickle
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.recorders import build
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.record import Recording
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.snapshots.whatif import model
 from cudamem_testing.snapshots.whatif.answers import what_if
 from cudamem_testing.snapshots.whatif.job import Capacity, Prepared, prepare

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.snapshots.whatif.answers import EXPANDABLE, Answer, low_points, what_if
 from cudamem_testing.snapshots.whatif.job import prepare, reserved_course
 from cudamem_testing.snapshots.whatif.why import why

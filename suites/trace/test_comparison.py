@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.trace.comparison import MOST_LINES, MOST_STATEMENTS, compare, compare_tables
 from cudamem_testing.trace.recorded import Recorded, detail_of, read_text
-from cudamem_testing.trace.text import Row, layout
+from cudamem_testing.trace.text import TextRow, layout
 
 STEP = """\
     w: T0, grad T6
@@ -168,7 +168,7 @@ def test_names() -> None:
 
 def test_long_lists_wrap_and_regions_come_first() -> None:
     many = tuple(f"T{number}(v0)" for number in range(30))
-    written = [Row(("a", "b"), "aten::_foreach_add_", many, many[:20]), Row((), "SinBackward0", (), ())]
+    written = [TextRow(("a", "b"), "aten::_foreach_add_", many, many[:20]), TextRow((), "SinBackward0", (), ())]
     text = "\n".join(layout([("x", "T0"), ("gone", "unused")], written))
     assert read_text(text) == Recorded({"x": "T0", "gone": "unused"}, written)
 
@@ -233,7 +233,7 @@ def programs(draw: st.DrawFn) -> Recorded:
         inputs = tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
         outputs = (f"T{len(known)}",) if draw(st.booleans()) else ()
         known += outputs
-        found.append(Row((), draw(NAMES), inputs, outputs))
+        found.append(TextRow((), draw(NAMES), inputs, outputs))
     return Recorded({"x": "T0", "y": "T1"}, found)
 
 
@@ -251,13 +251,13 @@ def test_other_numbers_are_no_change(text: Recorded, data: st.DataObject) -> Non
     numbers = data.draw(st.permutations(range(len(labels))))
     names = {label: f"T{number + 100}" for label, number in zip(labels, numbers, strict=True)}
     assert compare(text, renamed(text, names)) is None
-    assert compare(text, Recorded(text.heads, [*text.rows, Row((), "aten::neg", ("T0",), ("T999",))])) is not None
+    assert compare(text, Recorded(text.heads, [*text.rows, TextRow((), "aten::neg", ("T0",), ("T999",))])) is not None
 
 
 @given(text=programs(), data=st.data())
 def test_an_operator_more_anywhere_is_found(text: Recorded, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(text.rows)))
-    added = Row((), "aten::clone", ("T0",), ("T999",))
+    added = TextRow((), "aten::clone", ("T0",), ("T999",))
     more = Recorded(text.heads, [*text.rows[:place], added, *text.rows[place:]])
     found = compare(text, more)
     assert found is not None

@@ -13,7 +13,7 @@ from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.categories import categories
 from cudamem_testing.trace.changes import Action
 from cudamem_testing.trace.measured import Measured
-from cudamem_testing.trace.series import NAMES, Series, Span
+from cudamem_testing.trace.series import NAMES, NamedSpan, Series
 from cudamem_testing.trace.timeline import timeline
 from suites.trace.synthetic import Module, Tensor, alloc, call, op, read, tensor
 
@@ -228,5 +228,5 @@ def test_the_peak_of_a_stretch_includes_its_start():
         0,
         3,
     ]
-    assert Span("a", 0, 1) == ("a", 0, 1, 0)
+    assert NamedSpan("a", 0, 1) == ("a", 0, 1, 0)
     assert dataclasses.is_dataclass(columns)

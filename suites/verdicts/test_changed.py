@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cudamem_testing.model.baselines import TOP, Place
+from cudamem_testing.model.baselines import TOP, PeakLine
 from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.changes import ChangedPlace
 from cudamem_testing.model.devices import Device
@@ -41,11 +41,11 @@ def line(
     return Line(name, text, more.pop("nth", 0), Frame("net.py", number, "forward"), size, 1, order=order, **more)  # type: ignore[arg-type]
 
 
-def place(text: str, size: int, name: str = "net.py::forward", **more: int) -> Place:
-    return Place(name, size, text, 1, **more)  # type: ignore[arg-type]
+def place(text: str, size: int, name: str = "net.py::forward", **more: int) -> PeakLine:
+    return PeakLine(name, size, text, 1, **more)  # type: ignore[arg-type]
 
 
-def told(before: Sequence[Place], lines: Sequence[Line]) -> list[tuple[str, int]]:
+def told(before: Sequence[PeakLine], lines: Sequence[Line]) -> list[tuple[str, int]]:
     return [(one.text, one.growth) for one in changed_places(before, lines)[0]]
 
 
@@ -66,12 +66,12 @@ def test_lines_of_a_live_set() -> None:
         Line("net.py::forward", "h = self.fc1(x)", 1, Frame("net.py", 12, "forward"), 1, 1, 0, 0, 4, "", caller),
     )
     assert top_of(found, 2) == (
-        Place("net.py::forward", 9, "h = gelu(h)", 1, saved=9, recorded=False),
-        Place("net.py::forward", 8, "h = self.fc1(x)", 2, saved=4, recorded=True),
+        PeakLine("net.py::forward", 9, "h = gelu(h)", 1, saved=9, recorded=False),
+        PeakLine("net.py::forward", 8, "h = self.fc1(x)", 2, saved=4, recorded=True),
     )
     assert len(top_of(lines_of(live(*(block(1, 1, f"f{number}") for number in range(2 * TOP)))))) == TOP
-    assert lines_of(live(block(5, 10)))[0].place == Place("net.py::forward", 5, "", 1)
-    assert lines_of(live(Block(5, 5, CPU)))[0].place == Place("(no Python stack)", 5, "", 1)
+    assert lines_of(live(block(5, 10)))[0].place == PeakLine("net.py::forward", 5, "", 1)
+    assert lines_of(live(Block(5, 5, CPU)))[0].place == PeakLine("(no Python stack)", 5, "", 1)
 
 
 def test_the_call_of_a_line_is_the_one_of_most_bytes_in_all() -> None:
@@ -203,7 +203,7 @@ def test_what_autograd_keeps() -> None:
         "unknown",
     ],
 )
-def test_grad_mode_at_a_line_that_was_not_recorded(before: Sequence[Place], is_for_backward: bool) -> None:
+def test_grad_mode_at_a_line_that_was_not_recorded(before: Sequence[PeakLine], is_for_backward: bool) -> None:
     (found,) = [
         one for one in changed_places(before, (line("entirely(different)", 8, recorded=8),))[0] if one.growth > 0
     ]
@@ -230,7 +230,7 @@ def test_small_changes_are_left_out_and_many_are_counted() -> None:
 
 def test_a_baseline_of_functions_names_the_line_of_most_bytes() -> None:
     """As earlier versions recorded it."""
-    before = (Place("net.py::forward", 6), Place("net.py::g", 4))
+    before = (PeakLine("net.py::forward", 6), PeakLine("net.py::g", 4))
     lines = lines_of(live(block(3, 10), block(9, 11), block(9, 12), block(4, 20, "g"), block(2, 31, "new")), written)
     assert changed_places(before, lines)[0] == [
         ChangedPlace("net.py::forward", Frame("net.py", 12, "forward"), (10, 11, 12), 6, 21, blocks=3, caller=TEST),

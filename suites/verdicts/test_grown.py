@@ -12,10 +12,10 @@ from cudamem_testing.model.blocks import Block, LiveSet
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import Taken
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.verdicts.grown import (
     allocations_by_line,
     frees_of_others,

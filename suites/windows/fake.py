@@ -39,7 +39,7 @@ class FakeRecorder:
             self._count += size > 0
             self._blocks += 1 if size > 0 else -1
 
-    def boundary(self) -> Counters | None:
+    def read_and_reset_peaks(self) -> Counters | None:
         if self.asleep:
             return None
         level, peak, self._peak = self._level, self._peak, self._level

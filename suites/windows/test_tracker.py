@@ -94,8 +94,8 @@ def test_a_peak_read_by_another_thread_is_folded_first() -> None:
     class Slow(FakeRecorder):
         slow = False
 
-        def boundary(self) -> Counters | None:
-            counters = super().boundary()
+        def read_and_reset_peaks(self) -> Counters | None:
+            counters = super().read_and_reset_peaks()
             if self.slow:
                 self.slow = False
                 has_read.set()
@@ -135,8 +135,8 @@ def test_a_finalizer_may_end_a_span_while_another_one_begins(recorder: FakeRecor
             return self[1]
 
     recorder.allocate(100, -100)
-    read = recorder.boundary
-    recorder.boundary = lambda: Collecting(*(read() or ()))  # type: ignore[method-assign]
+    read = recorder.read_and_reset_peaks
+    recorder.read_and_reset_peaks = lambda: Collecting(*(read() or ()))  # type: ignore[method-assign]
     tracker.open("new")
     assert [levels(window) for span in (inner, outer) for window in tracker.close(span)] == [(0, 100, 0, 0)] * 2
 
@@ -414,9 +414,9 @@ def test_counters_are_read_once_for_each_boundary() -> None:
     class Counting(FakeRecorder):
         reads = 0
 
-        def boundary(self) -> Counters | None:
+        def read_and_reset_peaks(self) -> Counters | None:
             self.reads += 1
-            return super().boundary()
+            return super().read_and_reset_peaks()
 
     recorder = Counting()
     tracker = Tracker([recorder])

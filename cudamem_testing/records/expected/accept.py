@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cudamem_testing.model.checked import Checked
-from cudamem_testing.show.files import below
+from cudamem_testing.show.atomic_files import below
 from cudamem_testing.show.places import FOLDER
 
 from .edits import Edits, Place, Refused, Wish, Written

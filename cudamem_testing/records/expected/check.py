@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cudamem_testing.model.callsite import CallSite
-from cudamem_testing.show.files import shown
+from cudamem_testing.safe_access import type_name
+from cudamem_testing.show.atomic_files import shown
 from cudamem_testing.show.printable import spelled_out
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.static import type_name
 
 from .difference import difference
 from .edits import Place, SideFile, Wish

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from cudamem_testing.records.store import change_file, has_conflict
-from cudamem_testing.show.files import shown
+from cudamem_testing.show.atomic_files import shown
 from cudamem_testing.show.printable import one_line
 
 from .errors import NotLocatedError, NotWrittenError

@@ -6,8 +6,8 @@ PYTEST_DONT_REWRITE
 from collections.abc import Iterator
 
 from cudamem_testing.model.checked import Checked
-from cudamem_testing.model.errors import together
-from cudamem_testing.static import is_a
+from cudamem_testing.model.errors import exception_chain
+from cudamem_testing.safe_access import is_a
 
 
 class TextMismatchError(AssertionError):
@@ -44,6 +44,6 @@ class NotWrittenError(Exception):
 
 def failed_checks(error: BaseException) -> Iterator[Checked]:
     """What a report keeps of the checks whose errors belong to an error."""
-    for one in together(error):
+    for one in exception_chain(error):
         if is_a(one, TextMismatchError) and one.checked is not None:
             yield one.checked

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cudamem_testing.model.blocks import LiveSet
-from cudamem_testing.model.live_tables import LiveTable, Row
+from cudamem_testing.model.live_tables import LiveRow, LiveTable
 from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.report.snapshots.looked import Looked
@@ -85,7 +85,7 @@ def _live(table: LiveTable | None, top: int) -> Json:
     return {"bytes": table.total, "blocks": table.blocks, "lines": rows}
 
 
-def _row(row: Row) -> Json:
+def _row(row: LiveRow) -> Json:
     place = frame(row.frame) if row.frame is not None else None
     return {
         "bytes": row.size,

@@ -19,11 +19,11 @@ from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots.churn import churn
 from cudamem_testing.snapshots.curves import curve
-from cudamem_testing.snapshots.files import read_file
 from cudamem_testing.snapshots.flames import Flame, flame_of, volume
 from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Peak, Replay, replay
+from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.snapshots.whatif.answers import WhatIf, what_if
 from cudamem_testing.snapshots.whatif.why import Why, why
 

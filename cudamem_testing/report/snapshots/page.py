@@ -15,7 +15,7 @@ from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.model.sizes import count, format_size, signed
 from cudamem_testing.report.curves import StackNumbers, write_curve, write_part
 from cudamem_testing.report.snapshots.looked import OF, Looked
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.pages import page
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.progress import Progress

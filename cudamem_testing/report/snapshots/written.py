@@ -8,7 +8,7 @@ from pathlib import Path
 import cudamem_testing
 from cudamem_testing.model.flames import calls_of
 from cudamem_testing.report.snapshots.looked import Looked
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.plots import flame as drawing
 from cudamem_testing.show.plots.style import save
 from cudamem_testing.snapshots.flames import Flame

@@ -21,7 +21,7 @@ _LEAST, _LETTER = 0.001, 0.0056
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FlameCall:
     """One call: its name, and the file of the project that it is in; no file for libraries, no name for no stack."""
 
     name: str
@@ -33,29 +33,29 @@ class Flame:
     """Bytes by stack, each from the outermost call to the one that allocated."""
 
     title: str
-    stacks: tuple[tuple[tuple[Call, ...], int], ...]
+    stacks: tuple[tuple[tuple[FlameCall, ...], int], ...]
 
 
 @dataclass(slots=True)
 class _Node:
-    call: Call
+    call: FlameCall
     size: int = 0
-    children: dict[Call, _Node] = field(default_factory=dict)
+    children: dict[FlameCall, _Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
     """Where one call is drawn: depth, start and width in bytes."""
 
-    call: Call
+    call: FlameCall
     depth: int
     start: int
     width: int
 
 
-def boxes(stacks: Sequence[tuple[tuple[Call, ...], int]]) -> Iterator[Box]:
+def boxes(stacks: Sequence[tuple[tuple[FlameCall, ...], int]]) -> Iterator[Box]:
     """The boxes, calls of one stack that others have too taken together, the largest first from the left."""
-    root = _Node(Call(""))
+    root = _Node(FlameCall(""))
     for stack, size in stacks:
         node = root
         for call in stack:

@@ -22,7 +22,7 @@ NAME_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StepLine:
     """A series of points: a count on the x axis, bytes on the y axis; a step line."""
 
     name: str
@@ -54,7 +54,7 @@ class Picture:
 
     title: str
     across: str
-    lines: tuple[Line, ...]
+    lines: tuple[StepLine, ...]
     shades: tuple[Shade, ...] = ()
     moments: tuple[Moment, ...] = ()
     peak: Moment | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.printable import printable
 
 if TYPE_CHECKING:

@@ -305,8 +305,10 @@ def _attend(
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     if kept is None and q.shape[-1] == v.shape[-1]:
-        if not torch.backends.cuda.math_sdp_enabled():  # only a kernel that the CPU lacks may be allowed
-            return cuda_build.attention_written_out(q, k, v, bias, 0.0, causal, scale=scale)
+        # Only a kernel that the CPU lacks may be allowed.
+        if not torch.backends.cuda.math_sdp_enabled():  # type: ignore[no-untyped-call]
+            written_out: Tensor = cuda_build.attention_written_out(q, k, v, bias, 0.0, causal, scale=scale)
+            return written_out
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, is_causal=causal, scale=scale)
     weights = _weights(q.float(), k.float(), bias, causal, scale)
     if kept is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.schema import run_from_json, run_to_json
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.show.atomic_files import replace_file
 
 if TYPE_CHECKING:
     from cudamem_testing.report.compare import Compared

@@ -19,7 +19,7 @@ import torch
 from cudamem_testing.graphs.backend import Backend
 from cudamem_testing.graphs.forks import Forks
 from cudamem_testing.graphs.operators import BACKWARD_NODES
-from cudamem_testing.graphs.places import Places
+from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.plan import Plan
 from cudamem_testing.graphs.reasons import SAME_STREAM_SAID, SILENT_SAID, Clues
 from cudamem_testing.graphs.report import SourceLine
@@ -33,10 +33,10 @@ _END = Plan.call.__code__
 _LOOKS = 3
 
 
-class AtWork:
+class RunningOperators:
     """Records which function and which operator are running, and which were when an exception passed."""
 
-    def __init__(self, backend: Backend, places: Places) -> None:
+    def __init__(self, backend: Backend, places: CapturePlaces) -> None:
         self._backend, self._places = backend, places
         self._now = Clues()
         self._broken: list[tuple[BaseException, Clues]] = []
@@ -101,7 +101,7 @@ class Lines:
     ``broken``: the line after which the capture was broken. ``switched``: the line that changed the current stream.
     """
 
-    def __init__(self, backend: Backend, places: Places) -> None:
+    def __init__(self, backend: Backend, places: CapturePlaces) -> None:
         self._backend, self._places = backend, places
         self._last: SourceLine | None = None
         self._origin = self._stream = 0
@@ -129,7 +129,7 @@ class Lines:
         return self
 
 
-def look_again(plan: Plan, places: Places, backward: Collection[str], said: str) -> Clues:
+def look_again(plan: Plan, places: CapturePlaces, backward: Collection[str], said: str) -> Clues:
     """Capture again while tracing; everything is freed afterwards.
 
     If it then fails differently and shows nothing, it is repeated once more: an allocation on a side stream, which
@@ -144,7 +144,7 @@ def look_again(plan: Plan, places: Places, backward: Collection[str], said: str)
     """
     found: Clues | None = None
     for _ in range(_LOOKS):
-        at_work, lines = AtWork(plan.backend, places), Lines(plan.backend, places)
+        at_work, lines = RunningOperators(plan.backend, places), Lines(plan.backend, places)
         found = _broken(plan, at_work.watching(lines), partial(_seen, at_work, lines, places))
         if found is None:
             return _unwatched(plan, sorted({*backward} & {*BACKWARD_NODES}))
@@ -153,7 +153,9 @@ def look_again(plan: Plan, places: Places, backward: Collection[str], said: str)
     return found or Clues()
 
 
-def _seen(at_work: AtWork, lines: Lines, places: Places, cause: BaseException, outer: BaseException | None) -> Clues:
+def _seen(
+    at_work: RunningOperators, lines: Lines, places: CapturePlaces, cause: BaseException, outer: BaseException | None
+) -> Clues:
     """What was seen of a capture that ``cause`` broke."""
     known = {places.of_code(frame.f_code, line).line for frame, line in traceback.walk_tb(cause.__traceback__)}
     clues = at_work.clues(cause, outer)
@@ -164,9 +166,9 @@ def _seen(at_work: AtWork, lines: Lines, places: Places, cause: BaseException, o
     return replace(clues, place=lines.broken) if clues.said else Clues(place=lines.broken, said=SILENT_SAID)
 
 
-def look_at_warm_up(plan: Plan, places: Places) -> Clues:
+def look_at_warm_up(plan: Plan, places: CapturePlaces) -> Clues:
     """Repeat a failed warm-up while tracing it."""
-    at_work, outer = AtWork(plan.backend, places), sys.exc_info()[1]
+    at_work, outer = RunningOperators(plan.backend, places), sys.exc_info()[1]
     try:
         with plan.backend.warming(plan.stream), at_work.watching():
             plan.call()

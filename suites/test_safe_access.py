@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import cudamem_testing
-from cudamem_testing import static
+from cudamem_testing import safe_access
 
 FREED_FUTURES = """
 import asyncio, gc, sys
-from cudamem_testing import static
+from cudamem_testing import safe_access
 
 async def wait():
     future = asyncio.get_running_loop().create_future()
@@ -27,24 +27,24 @@ async def wait():
 for _ in range(3):
     asyncio.run(wait())
     for module in list(sys.modules.values()):
-        static.referents(module)
-    static.referents(*gc.get_objects())
+        safe_access.referents(module)
+    safe_access.referents(*gc.get_objects())
     gc.collect()
 """
 
 
 def test_what_objects_refer_to() -> None:
     first, second = [object()], {"key": object()}
-    assert static.referents(first) == first
-    assert static.referents(first, second) == gc.get_referents(first, second)
-    assert static.referents(static, first) == gc.get_referents(static, first)
-    assert static.referents() == []
+    assert safe_access.referents(first) == first
+    assert safe_access.referents(first, second) == gc.get_referents(first, second)
+    assert safe_access.referents(safe_access, first) == gc.get_referents(safe_access, first)
+    assert safe_access.referents() == []
 
 
 def test_a_module_that_shows_what_was_freed_is_not_asked() -> None:
     kept = [object()]
-    assert static.referents(_asyncio) == []
-    assert static.referents(_asyncio, kept) == kept
+    assert safe_access.referents(_asyncio) == []
+    assert safe_access.referents(_asyncio, kept) == kept
 
 
 @pytest.mark.subprocess
@@ -63,7 +63,7 @@ def test_only_one_module_reads_referents_from_the_collector() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "get_referents"
     }
-    assert asking == {"static.py"}
+    assert asking == {"safe_access.py"}
 
 
 class Key:
@@ -102,22 +102,22 @@ def test_names_are_compared_with_plain_strings_only() -> None:
     namespace = {"other": 0}
     dict.__setitem__(namespace, Key("name"), 1)  # type: ignore[call-overload]
     Key.asked = 0
-    assert static.get(namespace, "name") is None  # type: ignore[arg-type]
-    assert static.get(namespace, "other") == 0  # type: ignore[arg-type]
+    assert safe_access.get(namespace, "name") is None  # type: ignore[arg-type]
+    assert safe_access.get(namespace, "other") == 0  # type: ignore[arg-type]
     assert Key.asked == 0
     assert namespace.get("name") == 1  # what a look-up does
-    assert static.get(None, "name") is None
-    assert static.get(Table(name=3), "name") == 3
-    assert static.get(static.class_dict(Key), "asked") == 1
+    assert safe_access.get(None, "name") is None
+    assert safe_access.get(Table(name=3), "name") == 3
+    assert safe_access.get(safe_access.class_dict(Key), "asked") == 1
 
 
 def test_texts_of_subclasses() -> None:
-    assert static.plain_text(Text("name")) == "name"
-    assert type(static.plain_text(Text("name"))) is str
-    assert static.plain_text(3) == "?"
+    assert safe_access.plain_text(Text("name")) == "name"
+    assert type(safe_access.plain_text(Text("name"))) is str
+    assert safe_access.plain_text(3) == "?"
     cls = type(Text("Named"), (), {})
     cls.__name__ = Text("Other")
-    assert (static.class_name(cls), static.type_name(cls())) == ("Other", "Other")
+    assert (safe_access.class_name(cls), safe_access.type_name(cls())) == ("Other", "Other")
 
 
 class Count(enum.IntEnum):
@@ -136,16 +136,16 @@ class Real(float):
     [(Count.ONE, 1), (Real(2.5), 2.5), (Text("a"), "a"), (True, True), (None, None), (b"x", b"x"), (1 + 2j, 1 + 2j)],
 )
 def test_values(value: object, plain: object) -> None:
-    assert static.is_value(value)
-    found = static.plain_value(value)
+    assert safe_access.is_value(value)
+    found = safe_access.plain_value(value)
     assert (found, type(found)) == (plain, type(plain))
-    assert static.is_plain(value) is (type(value) is type(plain))
+    assert safe_access.is_plain(value) is (type(value) is type(plain))
 
 
 def test_what_is_no_value() -> None:
     value = [1]
-    assert not static.is_value(value)
-    assert static.plain_value(value) is value
+    assert not safe_access.is_value(value)
+    assert safe_access.plain_value(value) is value
 
 
 class WordlessError(Exception):
@@ -158,13 +158,13 @@ class WordlessError(Exception):
     [(KeyError("x"), "KeyError: 'x'"), (ValueError(), "ValueError"), (WordlessError("a"), "WordlessError")],
 )
 def test_the_text_of_an_error(error: Exception, text: str) -> None:
-    assert static.error_text(error) == text
+    assert safe_access.error_text(error) == text
 
 
 def test_contents_of_containers() -> None:
-    assert static.contents(Table(a=1, b=2)) == [1, 2]
-    assert static.contents((1, 2)) == static.contents([1, 2]) == [1, 2]
-    assert static.contents("ab") == static.contents(3) == static.contents({1}) == []
+    assert safe_access.contents(Table(a=1, b=2)) == [1, 2]
+    assert safe_access.contents((1, 2)) == safe_access.contents([1, 2]) == [1, 2]
+    assert safe_access.contents("ab") == safe_access.contents(3) == safe_access.contents({1}) == []
 
 
 def test_true_classes() -> None:
@@ -173,8 +173,8 @@ def test_true_classes() -> None:
         def __class__(self) -> type:  # type: ignore[override]
             raise RuntimeError
 
-    assert not static.is_a(Liar(), int)
-    assert static.is_one_of(Count.ONE, str, int)
-    assert not static.is_one_of(Liar(), str, int)
-    assert static.find_in_class(Count, "bit_length") is int.bit_length
-    assert static.find_in_class(Count, "nothing") is None
+    assert not safe_access.is_a(Liar(), int)
+    assert safe_access.is_one_of(Count.ONE, str, int)
+    assert not safe_access.is_one_of(Liar(), str, int)
+    assert safe_access.find_in_class(Count, "bit_length") is int.bit_length
+    assert safe_access.find_in_class(Count, "nothing") is None

@@ -13,7 +13,7 @@ import pytest
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord
 from cudamem_testing.model.windows import Window
-from cudamem_testing.report.files import json_pieces, read_json, write_json
+from cudamem_testing.report.report_files import json_pieces, read_json, write_json
 from cudamem_testing.report.schema import run_to_json
 
 RUN = RunRecord(Environment(("cpu",), "2.13.0", "native"), notes=("grüße",))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing.records.expected.errors import TextMismatchError, failed_checks
+from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.printable import printable
-from cudamem_testing.static import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.records.expected.session import Session

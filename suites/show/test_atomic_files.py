@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.show import files
-from cudamem_testing.show.files import replace_file, why_not
+from cudamem_testing.show import atomic_files
+from cudamem_testing.show.atomic_files import replace_file, why_not
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_what_is_no_file_takes_the_content_and_stays(tmp_path: Path) -> None:
 def test_the_output_of_this_process_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     with log.open("wb", buffering=0) as output:
-        monkeypatch.setattr(files, "_OUTPUT", (output.fileno(),))
+        monkeypatch.setattr(atomic_files, "_OUTPUT", (output.fileno(),))
         output.write(b"before ")
         replace_file(Path(f"/dev/fd/{output.fileno()}"), b"report")
         output.write(b" after")

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from cudamem_testing.snapshots import files
-from cudamem_testing.snapshots.files import load, loads, read_file
+from cudamem_testing.snapshots import snapshot_files
 from cudamem_testing.snapshots.record import SnapshotError
+from cudamem_testing.snapshots.snapshot_files import load, loads, read_file
 from suites.snapshots.allocator import MIB, Allocator
 
 
@@ -132,7 +132,7 @@ def test_too_little_memory_is_one_clear_error(tmp_path, monkeypatch):
     def read_nothing(data):
         raise MemoryError
 
-    monkeypatch.setattr(files, "loads", read_nothing)
+    monkeypatch.setattr(snapshot_files, "loads", read_nothing)
     with pytest.raises(
         SnapshotError, match=r"^a.pickle cannot be read: it needs more memory than this process may use$"
     ):

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cudamem_testing import OperatorFileError, load_operators
-from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
+from cudamem_testing.operators.rows import Levels, Marker, OperatorRow, Phase
 from cudamem_testing.operators.table import OperatorTable
 from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
 
 DEVICES = ("cpu", "cuda:0")
 SIZE = st.integers(0, 2**40)
 ROW = st.builds(
-    Row,
+    OperatorRow,
     st.integers(0, 1000),
     st.text(max_size=8),
     st.none() | st.text(max_size=8),

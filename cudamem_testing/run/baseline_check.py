@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.windows import Window
     from cudamem_testing.records.baselines import Recorded
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Running
+    from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.snapshots.record import LiveBlock
     from cudamem_testing.snapshots.replay import Replay
     from cudamem_testing.verdicts.lines import Line
@@ -63,7 +63,7 @@ PLACES = ("requested", "peak", "retained")  # metrics whose growth shows in what
 GROWTH = {"requested": "requested_growth", "peak": "peak_growth", "reserved": "reserved_growth"}
 
 
-class Comparing:
+class BaselineCheck:
     """Compares tests that have a baseline, or measures in detail those to be recorded."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Comparing:
         self._notes: list[str] = []  # of the running test
 
     def call(
-        self, running: Running, windows: Sequence[Window], comparison: Comparison | None, *, asked: bool
+        self, running: ActiveTest, windows: Sequence[Window], comparison: Comparison | None, *, asked: bool
     ) -> list[Finding]:
         """The call of a test has passed: findings for what it took there.
 
@@ -110,7 +110,7 @@ class Comparing:
             running.measured.append(measured)
         return found
 
-    def whole(self, running: Running, windows: Sequence[Window], comparison: Comparison | None) -> list[Finding]:
+    def whole(self, running: ActiveTest, windows: Sequence[Window], comparison: Comparison | None) -> list[Finding]:
         """The test has ended: what it retains belongs to its numbers."""
         found: list[Finding] = []
         for place, measured in enumerate(running.measured):
@@ -140,7 +140,7 @@ class Comparing:
         return "baselines" in self._settings.update
 
     def _compare(
-        self, running: Running, window: Window, measured: Measured, comparison: Comparison
+        self, running: ActiveTest, window: Window, measured: Measured, comparison: Comparison
     ) -> tuple[Measured, list[Finding]]:
         entry = self._entry(running, measured)
         metrics = [metric for metric in comparison.metrics if metric != "retained"]
@@ -174,11 +174,11 @@ class Comparing:
         varies = any(spread.low < spread.high for spread in entry.values.values())
         return varies and not _beyond(entry, measured, comparison, metrics)
 
-    def _entry(self, running: Running, measured: Measured) -> Entry | None:
+    def _entry(self, running: ActiveTest, measured: Measured) -> Entry | None:
         found = self._recorded(running, measured)
         return None if found is None else found[1]
 
-    def _recorded(self, running: Running, measured: Measured) -> tuple[Key, Entry] | None:
+    def _recorded(self, running: ActiveTest, measured: Measured) -> tuple[Key, Entry] | None:
         """The entry that holds for a test, and what it was recorded with."""
         recorded = self._beside(running.nodeid)
         if not recorded:
@@ -186,7 +186,7 @@ class Comparing:
         key = recorded.find(Key(name_in_module(running.nodeid), measured.device, measured.environment))
         return None if key is None else (key, recorded.entries[key])
 
-    def _allowed(self, running: Running, measured: Measured, comparison: Comparison) -> Comparison:
+    def _allowed(self, running: ActiveTest, measured: Measured, comparison: Comparison) -> Comparison:
         """The comparison, of sizes alone and with the margin of simulated cards where the entry is of a real one."""
         found = self._recorded(running, measured)
         if found is None or not is_real_card_of(found[0].environment, measured.environment):
@@ -198,7 +198,7 @@ class Comparing:
             self._notes.append(note)
         return allowed
 
-    def _elsewhere(self, running: Running, measured: Measured) -> tuple[str, str]:
+    def _elsewhere(self, running: ActiveTest, measured: Measured) -> tuple[str, str]:
         """What differs if the entry was recorded with another number of threads."""
         found = self._recorded(running, measured)
         if found is None or found[0].environment == measured.environment:

@@ -23,7 +23,7 @@ from cudamem_testing.recorders.base import Owned
 from cudamem_testing.run.entrusted import entrusted
 from cudamem_testing.run.holders import BlockHolders, Holders
 from cudamem_testing.run.running import Entrusted
-from cudamem_testing.run.settle import Settlement, Step, settle
+from cudamem_testing.run.settle import Settlement, SettlingStep, settle
 from cudamem_testing.snapshots.evidence import moment_of
 from cudamem_testing.torch_api import capturing, compiler_pools
 from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, workspace_findings
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.attribution import Attributions, Left
     from cudamem_testing.run.evidence import Evidence
-    from cudamem_testing.run.running import Fixture, Subject
+    from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.run.small_leaks import SmallLeaks
     from cudamem_testing.windows.tracker import Tracker
 
@@ -65,7 +65,7 @@ class Looked(NamedTuple):
     moments: Moments
 
 
-class Settling:
+class RetainedAnalysis:
     """Settles and judges; ``ignored`` applies the rules of the ini file, ``small`` gets what is too small to judge."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Settling:
         self._readings: dict[Device, Reading] = {}
         self._places = KnownPlaces()
 
-    def judge(self, subject: Subject, severity: Severity | None, left: Left) -> list[Finding]:
+    def judge(self, subject: LeakSubject, severity: Severity | None, left: Left) -> list[Finding]:
         """Settle, and return a finding for each cause of what is left; without a severity none of leaks. ``left`` is
         from the tracker's last read, which must be fresh; this leaves a fresh one. Libraries release their workspaces,
         and allocate them again outside any window.
@@ -100,7 +100,7 @@ class Settling:
             return given_back
         looked: dict[str, Looked] = {}
 
-        def look(step: Step) -> None:
+        def look(step: SettlingStep) -> None:
             moments = self._moments()
             blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
             looked[step.name] = Looked(blocks, moments)
@@ -155,16 +155,16 @@ class Settling:
                 found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=of_fixture))
         return found
 
-    def exclude_workspaces(self, subject: Subject) -> None:
+    def exclude_workspaces(self, subject: LeakSubject) -> None:
         """Have libraries release workspaces if the test left nothing else: they do not count in its window."""
         self._readings.clear()
         self._given_back(subject)
 
-    def _left(self, subject: Subject) -> Left:
+    def _left(self, subject: LeakSubject) -> Left:
         return self._attributions.left(subject)
 
     def _still_live(
-        self, device: Device, subject: Subject, blocks: list[Block], held: Mapping[int, HolderResult]
+        self, device: Device, subject: LeakSubject, blocks: list[Block], held: Mapping[int, HolderResult]
     ) -> list[Block]:
         """Remove blocks that nothing holds and that a thread has freed meanwhile."""
         if all(held.get(block.address or 0, NOT_SEARCHED).reach is not Reach.NOT_HELD for block in blocks):
@@ -175,12 +175,12 @@ class Settling:
     def _is_judged(self, device: Device, blocks: Sequence[Block]) -> bool:
         return sum(block.size for block in blocks) >= max(1, self._ignore_below(device))
 
-    def _in_question(self, subject: Subject) -> dict[Device, list[Block]]:
+    def _in_question(self, subject: LeakSubject) -> dict[Device, list[Block]]:
         """The blocks whose holders decide the verdict, by device; all of them if each byte counts."""
         blocks = {device: self._blocks(device, subject) for device in self._left(subject)}
         return {device: some for device, some in blocks.items() if subject.exact or self._is_judged(device, some)}
 
-    def _given_back(self, subject: Subject) -> list[Finding]:
+    def _given_back(self, subject: LeakSubject) -> list[Finding]:
         """Workspaces, if all that is left has sizes of workspaces: libraries are asked for them first.
 
         A block that a library frees when asked is its workspace, even if something else holds it. Any other
@@ -197,7 +197,7 @@ class Settling:
         return found
 
     def _find_workspaces(
-        self, device: Device, blocks: Sequence[Block], holders: Holders, subject: Subject
+        self, device: Device, blocks: Sequence[Block], holders: Holders, subject: LeakSubject
     ) -> tuple[list[Block], Collection[Key], Collection[Key]]:
         """The blocks that no Python object holds and that a library frees when asked.
 
@@ -213,7 +213,9 @@ class Settling:
             doubtful += [_key(block) for block in unclaimed if block.size in self._sizes(device)]
         return given_back, others, doubtful
 
-    def _asked(self, device: Device, blocks: Sequence[Block], subject: Subject) -> tuple[list[Block], Collection[Key]]:
+    def _asked(
+        self, device: Device, blocks: Sequence[Block], subject: LeakSubject
+    ) -> tuple[list[Block], Collection[Key]]:
         """The blocks that libraries free when asked, and the keys of those that another thread freed. Libraries then
         allocate what they need, so that the next test need not; it is entered as theirs.
         """
@@ -252,7 +254,7 @@ class Settling:
         replayed = self._evidence.replay(device)
         return replayed is None or not {*replayed.recording.pools} - compiler_pools()
 
-    def _live(self, device: Device, subject: Subject) -> dict[int | None, int]:
+    def _live(self, device: Device, subject: LeakSubject) -> dict[int | None, int]:
         """Addresses and sizes of live blocks: all, or the test's where blocks record owners.
 
         This reads the counters, because the window ends with the last read.
@@ -265,7 +267,7 @@ class Settling:
             self._workspaces[device] = set(self._tracker.recorder(device).workspace_sizes())
         return self._workspaces[device]
 
-    def _steps(self, subject: Subject, holders: BlockHolders) -> list[Step]:
+    def _steps(self, subject: LeakSubject, holders: BlockHolders) -> list[SettlingStep]:
         """The steps of settling. Most garbage is young, and collecting that costs less than any search; all garbage is
         collected only if no root is known to reach every block. Where garbage of the test may be old by now, that is
         not asked of the whole heap: to collect costs less than to search.
@@ -278,20 +280,20 @@ class Settling:
             return not holders.are_known(blocks) and (old or not holders.are_found(blocks))
 
         steps = [
-            Step("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
-            Step(
+            SettlingStep("waiting for the device", lambda: _each(recorder.finish for recorder in recorders)),
+            SettlingStep(
                 "collection of young garbage",
                 collect_young_garbage,
                 Verdict.CYCLE,
                 needed=lambda: bool(self._in_question(subject)),
             ),
-            Step("garbage collection", collect_garbage, Verdict.CYCLE, needed=may_be_garbage),
+            SettlingStep("garbage collection", collect_garbage, Verdict.CYCLE, needed=may_be_garbage),
         ]
         if subject.release_frames is not None:
-            steps.insert(0, Step("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
+            steps.insert(0, SettlingStep("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
         return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
 
-    def _apart(self, subject: Subject, step: Step) -> None:
+    def _apart(self, subject: LeakSubject, step: SettlingStep) -> None:
         """What a step frees of others does not count in the test: memory of ended wider fixtures is theirs. Where
         blocks record owners, neither does garbage of earlier tests that was not collected since.
         """
@@ -318,18 +320,18 @@ class Settling:
             if gone_of_others.bytes > 0:
                 self._exclude_freed(subject, device, gone_of_others, "garbage of earlier tests")
 
-    def _exclude_freed(self, subject: Subject, device: Device, freed: Owned, label: str) -> None:
+    def _exclude_freed(self, subject: LeakSubject, device: Device, freed: Owned, label: str) -> None:
         if subject.whole is not None:
             note = f"{label} changed {device} by {format_size(-freed.bytes)}, not counted here"
             self._tracker.peek(subject.whole)  # the peaks so far have it
             self._tracker.exclude(subject.whole, device, -freed.bytes, -freed.blocks, note, throughout=True)
 
-    def _of_others(self, subject: Subject) -> dict[Device, Owned]:
+    def _of_others(self, subject: LeakSubject) -> dict[Device, Owned]:
         """What is live now of everything but the test, on devices whose blocks record owners."""
         found = {way.recorder.device: way.others(subject) for way in self._attributions.all}
         return {device: owned for device, owned in found.items() if owned is not None}
 
-    def _blocks(self, device: Device, subject: Subject) -> list[Block]:
+    def _blocks(self, device: Device, subject: LeakSubject) -> list[Block]:
         """The test's own live blocks, read again only where something was allocated or freed meanwhile."""
         now = self._tracker.read(self._tracker.recorder(device))
         reading = self._readings.get(device)

@@ -7,9 +7,9 @@
      "texts": ["aten::addmm", "layer.0", "forward", "cpu", ""],
      "rows": {"call": [0], "operator": [0], "module": [1], "phase": [2], "device": [3], "allocated": [1024], "...": []}}
 
-Levels are device, start, peak and end in bytes. Columns are those of :class:`~cudamem_testing.operators.rows.Row`;
-columns of texts hold indices into ``texts``; ``null`` is unknown, in ``module`` no module. Files are untrusted: a
-broken one gives one error that names the position. PYTEST_DONT_REWRITE
+Levels are device, start, peak and end in bytes. Columns are those of
+:class:`~cudamem_testing.operators.rows.OperatorRow`; columns of texts hold indices into ``texts``; ``null`` is unknown,
+in ``module`` no module. Files are untrusted: a broken one gives one error that names the position. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cudamem_testing.operators.record import Record
-from cudamem_testing.operators.rows import Levels, Marker, Phase, Row
-from cudamem_testing.show.files import replace_file
+from cudamem_testing.operators.rows import Levels, Marker, OperatorRow, Phase
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.torch_api import version
 
 SCHEMA, KIND = 1, "operators"
@@ -41,7 +41,7 @@ def save(table: Record, path: str | Path) -> Path:
     """
     texts: dict[str, int] = {}
     columns: dict[str, list[int | None]] = {}
-    for name in Row._fields:
+    for name in OperatorRow._fields:
         column = [getattr(row, name) for row in table.rows]
         if name in TEXTS:
             plain = (text.value if isinstance(text, Phase) else text for text in column)
@@ -94,17 +94,17 @@ def _table(document: Any) -> Record:
     return Record(rows, levels, markers, notes)
 
 
-def _rows(document: Mapping[str, Any], devices: set[str]) -> Iterator[Row]:
+def _rows(document: Mapping[str, Any], devices: set[str]) -> Iterator[OperatorRow]:
     found = document.get("rows")
     if not isinstance(found, dict):
         raise ValueError("rows is not an object")
     texts = [_text(text, f"texts[{place}]") for place, text in enumerate(_list(document, "texts"))]
-    columns = [_column(found, name, texts) for name in Row._fields]
+    columns = [_column(found, name, texts) for name in OperatorRow._fields]
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
         raise ValueError("the columns of rows differ in length")
     for place, values in enumerate(zip(*columns, strict=True)):
-        row = Row._make(values)
+        row = OperatorRow._make(values)
         if row.device not in devices:
             raise ValueError(f"rows.device[{place}]: {row.device!r} has no levels")
         yield row._replace(phase=_phase(row.phase, f"rows.phase[{place}]"))
