@@ -123,7 +123,10 @@ TIMED = """
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize("workers", [(), ("-p", "xdist.plugin", "-n1")], ids=["alone", "worker"])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param((), id="alone"), pytest.param(("-p", "xdist.plugin", "-n1"), id="worker", marks=pytest.mark.slow)],
+)
 def test_times_of_setup_call_teardown_and_children(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
 ) -> None:

@@ -167,7 +167,9 @@ def test_reading_attributes_changes_neither_counts_nor_objects() -> None:
     assert found == [1024, 1024]
 
 
-@pytest.mark.parametrize("watches", [1, 2, 3])
+@pytest.mark.parametrize(
+    "watches", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_what_looking_made_does_not_keep_garbage(watches: int) -> None:
     """Attributes are read, which makes dictionaries on some versions; no finalizer breaks these cycles."""
     found: list[int] = []

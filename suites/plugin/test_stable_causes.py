@@ -43,6 +43,7 @@ def lines(content: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
+@pytest.mark.slow
 def test_no_key_enters_a_cause(pytester: pytest.Pytester) -> None:
     """The run right after the recording is green, for 13 kinds of keys of which most are others in each run."""
     assert len(KEYS) == 13

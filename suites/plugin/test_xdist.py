@@ -238,6 +238,7 @@ def test_a_crashed_worker_leaves_what_arrived(run_outer):
     assert inner.run.extent.left_out == ("test_it.py::test_crashes",)
 
 
+@pytest.mark.slow
 def test_nothing_enforced_and_wrong_markers(run_outer):
     file = """
         import pytest

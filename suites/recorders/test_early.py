@@ -104,6 +104,7 @@ def test_an_early_compilation_is_shown_in_the_header(
     assert lines[lines.index("cudamem: compiling the CPU recorder") - 1].startswith("cudamem: device auto, torch ")
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_storage_of_a_conftest_file_is_followed(pytester: pytest.Pytester) -> None:
     inner = run_outer(pytester, IN_CONFTEST, "--cudamem")

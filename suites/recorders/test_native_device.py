@@ -38,6 +38,7 @@ CARD = Device("cuda", 0)
 # -- a device whose counters are in C++ -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_number_is_the_one_of_its_name(device: CppAllocator) -> None:
     names = [[part.encode() for part in (*place, "")][:2] for place in PLACES]
     assert [device.library.device_place(*name) for name in names] == [*range(len(PLACES))]
