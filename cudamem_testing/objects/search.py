@@ -50,7 +50,7 @@ _CHECKED_EVERY = 1_000
 _MOST_LOOKED_AT = 100_000
 #: Most objects that a search visits, so that it uses little memory.
 BUDGET_OBJECTS = 30_000
-Key = TypeVar("Key")
+Target = TypeVar("Target")
 #: Some objects of the heap, and the roots of the moment.
 Part = tuple[list[object], Roots]
 
@@ -175,7 +175,7 @@ class Search(ExitStack):
         """The number of objects that the search has visited."""
         return len(self.graph.objects)
 
-    def run(self, targets: dict[Key, list[object]], *, reached_only: bool = False) -> dict[Key, HolderResult]:
+    def run(self, targets: dict[Target, list[object]], *, reached_only: bool = False) -> dict[Target, HolderResult]:
         """Results for the targets, each given as the objects that keep it; see ``find_holders``."""
         frontier = [id(obj) for objects in targets.values() for obj in objects if self._meet(obj)]
         self._target_count = self.visited_count
@@ -212,7 +212,7 @@ class Search(ExitStack):
         unsettled = {key for key, objects in targets.items() if key in pending or not objects}
         return self._results(targets, unsettled if self._stopped else set())
 
-    def reached(self, targets: dict[Key, list[object]]) -> dict[Key, list[object]]:
+    def reached(self, targets: dict[Target, list[object]]) -> dict[Target, list[object]]:
         """The targets that a root reaches as far as the search has walked, the harness' roots among them."""
         known = self._forward(ignored=False).distance.keys() | self._forward(ignored=True).distance.keys()
         return {key: objects for key, objects in targets.items() if any(id(obj) in known for obj in objects)}
@@ -304,12 +304,14 @@ class Search(ExitStack):
             self._stopped = f"{self._budget_objects:,} objects"
         return self._stopped is not None
 
-    def _results(self, targets: dict[Key, list[object]], unsettled: Collection[Key]) -> dict[Key, HolderResult]:
+    def _results(
+        self, targets: dict[Target, list[object]], unsettled: Collection[Target]
+    ) -> dict[Target, HolderResult]:
         writer = PathWriter(self.graph.objects)
         words = partial(self._words, writer)
         reached = self._forward(ignored=False, words=words)
         by_harness: Reached | None = None
-        results: dict[Key, HolderResult] = {}
+        results: dict[Target, HolderResult] = {}
         for key, objects in targets.items():
             own = self.own(objects)[:3]
             names = tuple(dict.fromkeys(map(name_of, own)))

@@ -33,7 +33,7 @@ _PLACE = 'top is no list of ["file::qualname", "text", bytes, blocks]'
 _MORE: Mapping[str, type] = {"saved": int, "nth": int, "recorded": bool}  # of a place, where they are not 0, and known
 
 
-class Key(NamedTuple):
+class BaselineKey(NamedTuple):
     """What an entry is found by: the test's id inside its module, the device, and what the numbers depend on."""
 
     test: str
@@ -41,7 +41,7 @@ class Key(NamedTuple):
     environment: str
 
 
-Entries = Mapping[Key, Entry]
+Entries = Mapping[BaselineKey, Entry]
 
 
 class Recorded:
@@ -56,23 +56,23 @@ class Recorded:
         self._real_cards = real_cards
 
     @cached_property
-    def _alike(self) -> dict[Key, list[Key]]:
-        found: dict[Key, list[Key]] = {}
+    def _alike(self) -> dict[BaselineKey, list[BaselineKey]]:
+        found: dict[BaselineKey, list[BaselineKey]] = {}
         for key in self.entries:
             found.setdefault(_without_threads(key), []).append(key)
         return found
 
-    def find(self, key: Key) -> Key | None:
+    def find(self, key: BaselineKey) -> BaselineKey | None:
         """The key of the entry that holds for ``key``; ``None`` where there is none."""
         if key in self.entries:
             return key
-        alike: Sequence[Key] = self._alike.get(_without_threads(key), ())
+        alike: Sequence[BaselineKey] = self._alike.get(_without_threads(key), ())
         same = {tuple(sorted(self.entries[one].values.items())) for one in alike}
         if len(same) == 1:
             return alike[0]
         return self._of_real_card(key) if self._real_cards else None
 
-    def _of_real_card(self, key: Key) -> Key | None:
+    def _of_real_card(self, key: BaselineKey) -> BaselineKey | None:
         """The entry of a real card of the model; of several that of the same torch, or else the last by name."""
         found = [
             one for one in self.entries if one[:2] == key[:2] and is_real_card_of(one.environment, key.environment)
@@ -80,7 +80,7 @@ class Recorded:
         torch = key.environment.split(", ")[1:2]
         return max(found, key=lambda one: (one.environment.split(", ")[1:2] == torch, one.environment), default=None)
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: BaselineKey) -> Entry | None:
         """The entry that holds for ``key``."""
         found = self.find(key)
         return None if found is None else self.entries[found]
@@ -89,7 +89,7 @@ class Recorded:
         return bool(self.entries)
 
 
-def _without_threads(key: Key) -> Key:
+def _without_threads(key: BaselineKey) -> BaselineKey:
     return key._replace(environment=without_threads(key.environment))
 
 
@@ -118,7 +118,7 @@ def render(entries: Entries) -> bytes:
     return "\n".join((_HEADER, *(json.dumps(row) + "," for row in rows), _FOOTER, "")).encode()
 
 
-def _label(key: Key) -> str:
+def _label(key: BaselineKey) -> str:
     """A short name of an environment, the same in every file."""
     return f"{key.device}-{hashlib.sha256(key.environment.encode()).hexdigest()[:6]}"
 
@@ -142,7 +142,7 @@ def _place_row(place: PeakLine) -> list[Any]:
     return [place.name, place.text, place.bytes, place.blocks, *([more] if more else [])]
 
 
-def parse(name: str, content: bytes) -> dict[Key, Entry]:
+def parse(name: str, content: bytes) -> dict[BaselineKey, Entry]:
     """The entries of a file's content; ``name`` is for errors.
 
     Raises:
@@ -195,17 +195,17 @@ class _Reader:
         if self._environments.setdefault(label, found) != found:
             raise ValueError(f"another line says something else of {label!r}")
 
-    def entry(self, row: Row) -> tuple[Key, Entry]:
+    def entry(self, row: Row) -> tuple[BaselineKey, Entry]:
         """A row that is an entry."""
         return self._first(row[1]) if self._schema == 1 else self._second(row[1])
 
-    def _first(self, row: dict[str, Any]) -> tuple[Key, Entry]:
+    def _first(self, row: dict[str, Any]) -> tuple[BaselineKey, Entry]:
         check_keys(row, ("test", "device", "environment", "top"), optional=TRACKED)
         test, device, environment = (text_of(name, row[name]) for name in ("test", "device", "environment"))
         values = {metric: _spread(metric, row[metric]) for metric in TRACKED if metric in row}
-        return Key(test, Device.parse(device), environment), Entry(values, _old_top(row["top"]))
+        return BaselineKey(test, Device.parse(device), environment), Entry(values, _old_top(row["top"]))
 
-    def _second(self, row: dict[str, Any]) -> tuple[Key, Entry]:
+    def _second(self, row: dict[str, Any]) -> tuple[BaselineKey, Entry]:
         check_keys(row, ("test", "in", "top"), optional=("bytes", "counts", "body", "lines", *SIZES))
         test, label = text_of("test", row["test"]), text_of("in", row["in"])
         if label not in self._environments:
@@ -225,7 +225,7 @@ class _Reader:
         if readable:
             raise ValueError(f"{next(iter(readable))} has no bytes")
         body, lines = (text_of(name, row.get(name, "")) for name in ("body", "lines"))
-        return Key(test, *self._environments[label]), Entry(values, _top(row["top"]), body, lines)
+        return BaselineKey(test, *self._environments[label]), Entry(values, _top(row["top"]), body, lines)
 
 
 def _spread(metric: str, value: object) -> Spread:
@@ -260,4 +260,4 @@ def _old_top(value: object) -> tuple[PeakLine, ...]:
 
 
 #: The files of baselines.
-BASELINES: Store[Key, Entry] = Store(parse, render)
+BASELINES: Store[BaselineKey, Entry] = Store(parse, render)

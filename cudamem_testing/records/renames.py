@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cudamem_testing.model.baselines import Entry
 from cudamem_testing.model.source import source_lines
-from cudamem_testing.records.baselines import Key
+from cudamem_testing.records.baselines import BaselineKey
 
 BODY = "same function body"
 _DIGITS = 8
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
     """An entry with the file that it is in."""
 
     path: Path
-    key: Key
+    key: BaselineKey
     entry: Entry
 
 

@@ -15,8 +15,8 @@ from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders.identity import recorded_with, without_threads
 from cudamem_testing.records.baselines import (
     BASELINES,
+    BaselineKey,
     Entries,
-    Key,
     Recorded,
     module_of,
 )
@@ -42,7 +42,7 @@ class Review:
     without: int = 0
     lacking: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
-    unseen: dict[Path, tuple[Key, ...]] = field(default_factory=dict)
+    unseen: dict[Path, tuple[BaselineKey, ...]] = field(default_factory=dict)
     renamed: tuple[Renamed, ...] = ()
     broken: tuple[str, ...] = ()
 
@@ -138,7 +138,7 @@ def review(
             if not one.metrics:
                 continue
             entries = files.read(files.of(test.nodeid))
-            key = Key(name_in_module(test.nodeid), one.device, one.environment)
+            key = BaselineKey(name_in_module(test.nodeid), one.device, one.environment)
             if entries is None:
                 continue
             if not one.entry.values:
@@ -168,7 +168,9 @@ def review(
     return Review(others, without, short, nothing, unseen, renamed, tuple(files.broken))
 
 
-def _renamed(files: _Files, unseen: Mapping[Path, tuple[Key, ...]], fresh: Iterable[Kept]) -> tuple[Renamed, ...]:
+def _renamed(
+    files: _Files, unseen: Mapping[Path, tuple[BaselineKey, ...]], fresh: Iterable[Kept]
+) -> tuple[Renamed, ...]:
     gone = [Kept(path, key, files.entries(path)[key]) for path, keys in unseen.items() for key in keys]
     new = [
         one._replace(entry=replace(one.entry, body=one.entry.body or body_of(module_of(one.path), one.key.test)))
@@ -179,7 +181,7 @@ def _renamed(files: _Files, unseen: Mapping[Path, tuple[Key, ...]], fresh: Itera
 
 def _unseen(
     files: _Files, seen: Collection[str], whole: Callable[[str], bool], tests: Iterable[TestRecord]
-) -> dict[Path, tuple[Key, ...]]:
+) -> dict[Path, tuple[BaselineKey, ...]]:
     """Entries of tests that were not there, of files that were collected whole, and of files that are gone.
 
     Another environment may have other tests. So a test is judged where it has an entry for an environment of this run;
@@ -190,7 +192,7 @@ def _unseen(
     for nodeid in seen:
         if whole(file_of(nodeid)):
             by_file.setdefault(files.of(nodeid), set()).add(name_in_module(nodeid))
-    found: dict[Path, tuple[Key, ...]] = {}
+    found: dict[Path, tuple[BaselineKey, ...]] = {}
     for path, there in by_file.items():
         entries = files.entries(path)
         gone = {

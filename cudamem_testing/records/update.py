@@ -14,8 +14,8 @@ from cudamem_testing.model.records import TestRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.records.baselines import (
     BASELINES,
+    BaselineKey,
     Entries,
-    Key,
     Recorded,
     module_of,
 )
@@ -33,7 +33,7 @@ MOST = 10
 class Written(NamedTuple):
     """An entry before and after an update."""
 
-    key: Key
+    key: BaselineKey
     before: Entry | None
     after: Entry
 
@@ -112,11 +112,11 @@ def update(root: Path, tests: Iterable[TestRecord]) -> Updated:
 
     An entry does not change if the test used the same, or stayed within its tolerance without a detailed measurement.
     """
-    by_file: dict[Path, dict[Key, Measured]] = {}
+    by_file: dict[Path, dict[BaselineKey, Measured]] = {}
     for nodeid, measured in measured_by_test(tests).items():
         for one in measured:
             if one.metrics:
-                key = Key(name_in_module(nodeid), one.device, one.environment)
+                key = BaselineKey(name_in_module(nodeid), one.device, one.environment)
                 by_file.setdefault(baseline_file(root, nodeid), {})[key] = one
     total = Updated()
     for path, found in sorted(by_file.items()):
@@ -139,11 +139,11 @@ def rename(pairs: Iterable[Renamed]) -> Updated:
     return total
 
 
-def _joined(moved: Entries, entries: dict[Key, Entry]) -> Entries:
+def _joined(moved: Entries, entries: dict[BaselineKey, Entry]) -> Entries:
     return {**moved, **entries}
 
 
-def drop(unseen: Mapping[Path, Iterable[Key]]) -> Updated:
+def drop(unseen: Mapping[Path, Iterable[BaselineKey]]) -> Updated:
     """Drop entries; a file without any is removed."""
     total = Updated()
     for path, keys in sorted(unseen.items()):
@@ -151,10 +151,10 @@ def drop(unseen: Mapping[Path, Iterable[Key]]) -> Updated:
     return total
 
 
-def _change(path: Path, found: Mapping[Key, Measured], dropped: Mapping[Key, None]) -> Updated:
+def _change(path: Path, found: Mapping[BaselineKey, Measured], dropped: Mapping[BaselineKey, None]) -> Updated:
     result = Updated()
 
-    def changed(entries: dict[Key, Entry]) -> Entries:
+    def changed(entries: dict[BaselineKey, Entry]) -> Entries:
         nonlocal result
         result = Updated(dropped=len(entries.keys() & dropped.keys()))
         kept = {key: entry for key, entry in entries.items() if key not in dropped}

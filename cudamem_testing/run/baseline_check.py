@@ -24,7 +24,7 @@ from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects import find_holders
 from cudamem_testing.recorders.identity import apart, is_real_card_of
-from cudamem_testing.records.baselines import Key
+from cudamem_testing.records.baselines import BaselineKey
 from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward
 from cudamem_testing.snapshots.evidence import allocations_before, first_moment, moment_of
 from cudamem_testing.snapshots.explanations import failed
@@ -178,12 +178,12 @@ class BaselineCheck:
         found = self._recorded(running, measured)
         return None if found is None else found[1]
 
-    def _recorded(self, running: ActiveTest, measured: Measured) -> tuple[Key, Entry] | None:
+    def _recorded(self, running: ActiveTest, measured: Measured) -> tuple[BaselineKey, Entry] | None:
         """The entry that holds for a test, and what it was recorded with."""
         recorded = self._beside(running.nodeid)
         if not recorded:
             return None
-        key = recorded.find(Key(name_in_module(running.nodeid), measured.device, measured.environment))
+        key = recorded.find(BaselineKey(name_in_module(running.nodeid), measured.device, measured.environment))
         return None if key is None else (key, recorded.entries[key])
 
     def _allowed(self, running: ActiveTest, measured: Measured, comparison: Comparison) -> Comparison:

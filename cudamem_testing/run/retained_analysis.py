@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.small_leaks import SmallLeaks
     from cudamem_testing.windows.tracker import Tracker
 
-Key = tuple[int | None, int | None]
+BlockIdentity = tuple[int | None, int | None]
 Moments = dict[Device, int | None]
 GROWN_SHOWN = 3
 DOUBTFUL = HolderResult(Reach.UNKNOWN, None, complete=False, doubt=Doubt(Unsure.LIBRARY))
@@ -198,7 +198,7 @@ class RetainedAnalysis:
 
     def _find_workspaces(
         self, device: Device, blocks: Sequence[Block], holders: Holders, subject: LeakSubject
-    ) -> tuple[list[Block], Collection[Key], Collection[Key]]:
+    ) -> tuple[list[Block], Collection[BlockIdentity], Collection[BlockIdentity]]:
         """The blocks that no Python object holds and that a library frees when asked.
 
         Also the keys of blocks that another thread freed meanwhile, which are no leak, and of those that may be a
@@ -208,14 +208,14 @@ class RetainedAnalysis:
         if not unclaimed:
             return [], (), ()
         given_back, others = self._asked(device, unclaimed, subject)
-        doubtful: list[Key] = []
+        doubtful: list[BlockIdentity] = []
         if not self._may_ask(device):
             doubtful += [_key(block) for block in unclaimed if block.size in self._sizes(device)]
         return given_back, others, doubtful
 
     def _asked(
         self, device: Device, blocks: Sequence[Block], subject: LeakSubject
-    ) -> tuple[list[Block], Collection[Key]]:
+    ) -> tuple[list[Block], Collection[BlockIdentity]]:
         """The blocks that libraries free when asked, and the keys of those that another thread freed. Libraries then
         allocate what they need, so that the next test need not; it is entered as theirs.
         """
@@ -380,7 +380,7 @@ class RetainedAnalysis:
     def _moments(self) -> Moments:
         return {recorder.device: recorder.moment() for recorder in self._tracker.recorders}
 
-    def _freed_by_others(self, device: Device, gone: Sequence[Block], since: int | None) -> dict[Key, int]:
+    def _freed_by_others(self, device: Device, gone: Sequence[Block], since: int | None) -> dict[BlockIdentity, int]:
         """The sizes, by key, of blocks that another thread happened to free since a moment.
 
         The history of a card does not record who frees: there a block counts as the thread's that allocated it.
@@ -393,7 +393,7 @@ class RetainedAnalysis:
         return {_key(block): block.size for block in gone if block.stack.in_thread}
 
 
-def _key(block: Block) -> Key:
+def _key(block: Block) -> BlockIdentity:
     """The identity of a block: on a card, one that is older than its history has no order."""
     return block.order, block.address
 

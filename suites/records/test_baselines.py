@@ -18,8 +18,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.records.baselines import (
     BASELINES,
+    BaselineKey,
     Entries,
-    Key,
     RecordError,
     module_of,
     parse,
@@ -30,14 +30,14 @@ from cudamem_testing.show.places import baseline_file
 CPU, CARD = Device("cpu"), Device("cuda", 1)
 HERE, THERE = "x86_64, 1 thread, torch 2.13", "NVIDIA H100 (9.0), torch 2.11, native"
 ENTRIES = {
-    Key("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
-    Key("test_b[x]", CARD, THERE): Entry(
+    BaselineKey("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
+    BaselineKey("test_b[x]", CARD, THERE): Entry(
         {"requested": Spread(5, 9), "retained": Spread(-1, -1), "allocations": Spread(3, 3)},
         (PeakLine("a.py::f", 4, "x = f(y)", 2, 3, 1, True), PeakLine("b.py::C.g", 1, recorded=False)),
         "1a2b3c4d",
         "00ff12ab",
     ),
-    Key("TestA::test_a", CPU, HERE): Entry({"requested": Spread(0, 0)}),
+    BaselineKey("TestA::test_a", CPU, HERE): Entry({"requested": Spread(0, 0)}),
 }
 TEXT = """\
 {"kind": "baselines", "schema": 2, "entries": [
@@ -61,7 +61,7 @@ PATH = Path("tests/__cudamem__/test_x.json")
 NUMBERS = st.integers(-(10**15), 10**15)
 SPREADS = st.lists(NUMBERS, min_size=1, max_size=2).map(lambda ends: Spread.of(*ends))
 NAMES = st.text(max_size=12)
-KEYS = st.builds(Key, NAMES, st.sampled_from([CPU, CARD, Device("cuda", 0), Device("host")]), NAMES)
+KEYS = st.builds(BaselineKey, NAMES, st.sampled_from([CPU, CARD, Device("cuda", 0), Device("host")]), NAMES)
 PLACES = st.lists(st.builds(PeakLine, NAMES, NUMBERS, NAMES, NUMBERS, NUMBERS, NUMBERS, st.booleans()), max_size=3).map(
     tuple
 )
@@ -81,12 +81,12 @@ def test_a_file() -> None:
 def test_a_file_of_schema_1_stays_until_an_entry_changes(tmp_path: Path) -> None:
     path = tmp_path / "test_x.json"
     path.write_text(FIRST, encoding="utf-8")
-    key = Key("test_b[x]", CPU, HERE)
+    key = BaselineKey("test_b[x]", CPU, HERE)
     entry = Entry({"requested": Spread(5, 9), "allocations": Spread(3, 3)}, (PeakLine("a.py::f", 4),))
     assert BASELINES.read(path) == {key: entry}
     assert not BASELINES.change(path, lambda entries: dict(entries))
     assert path.read_text(encoding="utf-8") == FIRST
-    more = {Key("test_c", CPU, HERE): Entry({"requested": Spread(1, 1)})}
+    more = {BaselineKey("test_c", CPU, HERE): Entry({"requested": Spread(1, 1)})}
     assert BASELINES.change(path, lambda entries: {**entries, **more})
     assert BASELINES.read(path) == {key: entry, **more}
     assert path.read_text(encoding="utf-8").splitlines()[0] == HEADER

@@ -9,7 +9,7 @@ import pytest
 from cudamem_testing.model.baselines import Entry
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
-from cudamem_testing.records.baselines import Key
+from cudamem_testing.records.baselines import BaselineKey
 from cudamem_testing.records.renames import BODY, Kept, Renamed, body_of, renames
 
 CPU, HERE = Device("cpu"), "x86_64, 1 thread, torch 2.13"
@@ -34,7 +34,7 @@ def test_default(net=1): net.step()
 def kept(
     test: str, body: str = "", size: int = 5, *, path: Path = FILE, environment: str = HERE, device: Device = CPU
 ) -> Kept:
-    return Kept(path, Key(test, device, environment), Entry({"requested": Spread(size, size)}, (), body))
+    return Kept(path, BaselineKey(test, device, environment), Entry({"requested": Spread(size, size)}, (), body))
 
 
 def test_a_body_is_identified_by_what_it_does(tmp_path: Path) -> None:
