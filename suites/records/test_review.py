@@ -8,7 +8,7 @@ from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import TestRecord, Unchecked
-from cudamem_testing.records.baselines import Key
+from cudamem_testing.records.baselines import BaselineKey
 from cudamem_testing.records.review import RECORD, Review, review
 from cudamem_testing.records.update import update
 
@@ -109,7 +109,7 @@ def test_baselines_of_another_number_of_threads(tmp_path: Path) -> None:
         "recorded with 2 threads, this run has 1 thread": 1,
         "recorded with torch 2.11, this run has torch 2.13": 1,
     }
-    assert found.unseen == {tmp_path / FILE: (Key("test_gone", CPU, four),)}
+    assert found.unseen == {tmp_path / FILE: (BaselineKey("test_gone", CPU, four),)}
 
 
 def test_tests_that_are_gone(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_tests_that_are_gone(tmp_path: Path) -> None:
     update(tmp_path, [record("test_kept"), record("test_gone")])
     update(tmp_path, [record("test_gone", OLD), record("test_old", OLD)])
     found = look(tmp_path, [record("test_kept")])
-    gone = (Key("test_gone", CPU, OLD), Key("test_gone", CPU, HERE))
+    gone = (BaselineKey("test_gone", CPU, OLD), BaselineKey("test_gone", CPU, HERE))
     assert found == Review(unseen={tmp_path / FILE: gone})
     assert found.lines(pruned=False) == [
         "1 baseline belongs to a test that is no longer there: test_x.py::test_gone (--cudamem-prune drops them)"
@@ -126,7 +126,7 @@ def test_tests_that_are_gone(tmp_path: Path) -> None:
     assert look(tmp_path, [record("test_kept")], "test_x.py::test_gone") == Review()  # it was skipped, or failed
     assert look(tmp_path, [record("test_kept")], whole=False) == Review()
     assert look(tmp_path, [record("test_kept", OLD)], "test_x.py::test_gone").unseen == {
-        tmp_path / FILE: (Key("test_old", CPU, OLD),)
+        tmp_path / FILE: (BaselineKey("test_old", CPU, OLD),)
     }
     only_other = review(tmp_path, [record("test_kept")], {"test_x.py::test_kept"}, lambda file: file != "test_x.py")
     assert only_other == Review()
@@ -147,7 +147,7 @@ def test_a_module_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").touch()
     update(tmp_path, [record("test_a"), record("test_b", OLD, module="test_gone.py")])
     assert look(tmp_path, [record("test_a")]).unseen == {
-        tmp_path / "__cudamem__/test_gone.json": (Key("test_b", CPU, OLD),)
+        tmp_path / "__cudamem__/test_gone.json": (BaselineKey("test_b", CPU, OLD),)
     }
     (tmp_path / "test_gone.py").touch()  # it is there, and was just not collected
     assert look(tmp_path, [record("test_a")]) == Review()
@@ -156,7 +156,7 @@ def test_a_module_that_is_gone(tmp_path: Path) -> None:
 def test_a_module_without_tests(tmp_path: Path) -> None:
     (tmp_path / "test_empty.py").touch()
     update(tmp_path, [record("test_a"), record("test_b", module="test_empty.py"), record("test_c", OLD)])
-    gone = {tmp_path / "__cudamem__/test_empty.json": (Key("test_b", CPU, HERE),)}
+    gone = {tmp_path / "__cudamem__/test_empty.json": (BaselineKey("test_b", CPU, HERE),)}
     assert look(tmp_path, [record("test_a")], "test_empty.py").unseen == gone
     assert look(tmp_path, [record("test_a", OLD)], "test_empty.py", "test_x.py::test_c").unseen == {}
     assert look(tmp_path, [record("test_a")], "test_empty.py", whole=False).unseen == {}

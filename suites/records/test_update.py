@@ -8,7 +8,7 @@ from cudamem_testing.model.baselines import Entry, Measured, PeakLine
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.records import TestRecord
-from cudamem_testing.records.baselines import BASELINES, Key
+from cudamem_testing.records.baselines import BASELINES, BaselineKey
 from cudamem_testing.records.update import Updated, drop, last_attempts, update
 from cudamem_testing.show.places import baseline_file
 
@@ -37,8 +37,8 @@ def record(
     return TestRecord(f"tests/test_x.py::{name}", measured=(Measured(CPU, environment, values, top, metrics, asked),))
 
 
-def key(name: str, environment: str = HERE) -> Key:
-    return Key(name, CPU, environment)
+def key(name: str, environment: str = HERE) -> BaselineKey:
+    return BaselineKey(name, CPU, environment)
 
 
 def entry(low: int, high: int | None = None, top: tuple[PeakLine, ...] = TOP) -> Entry:
