@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from suites.architecture.test_layout import MODULES, dotted, name, tree, trees
+
+pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
 
 __all__ = ["trees"]  # a fixture
 #: The one module, which reads C fields.

@@ -11,6 +11,8 @@ from suites.architecture.test_circles import BY_NAME, SHOWING
 from suites.architecture.test_imports import NEEDED
 from suites.architecture.test_layout import tree
 
+pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
+
 #: What a run loads that finds nothing: it loads late what only a finding or an option needs.
 CLEAN = {f"{package}.{module}" for package, modules in NEEDED.items() for module in modules}
 #: Packages and modules that load late what one of several uses needs, by path, and why.

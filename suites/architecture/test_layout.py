@@ -12,6 +12,8 @@ import pytest
 
 import cudamem_testing
 
+pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
+
 PACKAGE = Path(cudamem_testing.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted([*MODULES, *PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.h")])

@@ -12,6 +12,8 @@ import cudamem_testing
 from cudamem_testing.model import evidence, facts
 from suites.architecture.test_layout import MODULES, dotted, imports, name, tree, trees
 
+pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
+
 __all__ = ["trees"]
 PACKAGE = Path(cudamem_testing.__file__).parent
 #: Facts of a finding, by the names of their classes.

@@ -58,6 +58,7 @@ def test_workers_record_known_findings_together(recorded: Ran) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_workers_record_baselines_together(recorded: Ran) -> None:
     assert "note: 10 baselines: 10 new" in recorded.inner.summary
     assert [recorded.files[f"test_{name}.json"].count('"requested": 1048576') for name in "abc"] == [2, 2, 2]
