@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.expected.difference import difference
+from cudamem_testing.records.expected.difference import in_brief
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.trace.comparison import MOST_LINES, few
 
 _WORDS, _SIZES = ("call", "operator", "module", "phase"), ("allocated", "freed", "temporary", "after")
 _DEVICE = "device"
@@ -47,13 +46,13 @@ def compare_summaries(before: str, after: str) -> tuple[list[str], str] | None:
     if old is None or new is None or old.heads != new.heads:
         return None
     pairs = _pairs(old.rows, new.rows)
-    found = [*_statements(old.rows, new.rows, pairs)]
     shown = [
         row if place not in pairs else _as_recorded(row, old.rows[pairs[place]]) for place, row in enumerate(new.rows)
     ]
     head, *lines = _laid_out(old.heads, [*old.rows, *shown])
     then, now = ("\n".join((head, *some)) for some in (lines[: len(old.rows)], lines[len(old.rows) :]))
-    return few(found), difference(*((then, now) if then != now else (before, after)), limit=MOST_LINES)
+    texts = (then, now) if then != now else (before, after)
+    return in_brief(_statements(old.rows, new.rows, pairs), *texts)
 
 
 def _as_recorded(row: _Call, recorded: _Call) -> _Call:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from cudamem_testing.records.expected.difference import difference
-from cudamem_testing.trace.comparison import MOST_LINES, few
+from cudamem_testing.records.expected.difference import in_brief
 
 _UNIT = re.compile(r"(\w+) on \S+")
 Rows = Mapping[tuple[str, int], Mapping[str, str]]
@@ -23,8 +22,7 @@ def compare_columns(before: str, after: str) -> tuple[list[str], str] | None:
     if old is None or new is None or old[0] != new[0]:
         return None
     unit = _UNIT.match(old[0])
-    changes = _changes(old[1], new[1], "" if unit is None else f" {unit[1]}")
-    return few([*changes]), difference(before, after, limit=MOST_LINES)
+    return in_brief(_changes(old[1], new[1], "" if unit is None else f" {unit[1]}"), before, after)
 
 
 def _changes(old: Rows, new: Rows, unit: str) -> Iterator[str]:

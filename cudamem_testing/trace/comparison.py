@@ -17,12 +17,10 @@ from difflib import SequenceMatcher
 from typing import TypeAlias
 
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.expected.difference import difference
+from cudamem_testing.records.expected.difference import in_brief
 from cudamem_testing.trace.recorded import Recorded, Tensor
 from cudamem_testing.trace.text import TextRow
 
-MOST_STATEMENTS = 12
-MOST_LINES = 30
 _MOST_ROWS = 4000  # of each text: the time for aligning grows faster than their length
 _MEMORY = "[memory]"
 _INPUT = "input"
@@ -43,8 +41,7 @@ def _unknown(_: object) -> str:
 def compare(
     before: Recorded, after: Recorded, told: Told = _unknown, size_of: SizeOf = _unknown
 ) -> tuple[list[str], str] | None:
-    """Statements of what has changed, and a diff of at most ``MOST_LINES`` lines, in which tensors that are the same
-    have their recorded numbers.
+    """Statements of what has changed, and a short diff in which tensors that are the same have their recorded numbers.
 
     ``None`` where the texts are too long, or too little is the same for a comparison to say more than the texts do.
     """
@@ -53,14 +50,13 @@ def compare(
     alignment = align(before, after)
     if before.rows and len(alignment.pairs) * 4 < len(before.rows):
         return None
-    found = few([*_statements(before, after, alignment, told, size_of)])
     order = {**before.heads, **after.heads}
     old, new = _lines(before, {}, order), _lines(after, alignment.names, order)
     if old == new:  # only blanks differ
         return None
     widths = [max(map(len, column)) for column in zip(*(row[:2] for row in (*old, *new)), strict=True)]
     texts = ("\n".join(_line(row, widths) for row in rows) for rows in (old, new))
-    return found, difference(*texts, limit=MOST_LINES)
+    return in_brief(_statements(before, after, alignment, told, size_of), *texts)
 
 
 def compare_tables(before: str, after: str) -> tuple[list[str], str] | None:
@@ -80,13 +76,7 @@ def compare_tables(before: str, after: str) -> tuple[list[str], str] | None:
     rows = [[(*key, *cells) for key, cells in table.items()] for table in (old, new)]
     widths = [max(map(len, column)) for column in zip(heads, *rows[0], *rows[1], strict=True)]
     texts = ("\n".join(_padded(row, widths) for row in (heads, *table)) for table in rows)
-    return few(found), difference(*texts, limit=MOST_LINES)
-
-
-def few(statements: list[str]) -> list[str]:
-    """The statements that are shown, and how many more there are."""
-    more = len(statements) - MOST_STATEMENTS
-    return statements if more <= 0 else [*statements[:MOST_STATEMENTS], f"and {more} more changes"]
+    return in_brief(found, *texts)
 
 
 def _table(text: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], tuple[str, ...]]]:

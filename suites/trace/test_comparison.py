@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.trace.comparison import MOST_LINES, MOST_STATEMENTS, compare, compare_tables
+from cudamem_testing.records.expected.difference import MOST_LINES, MOST_STATEMENTS
+from cudamem_testing.trace.comparison import compare, compare_tables
 from cudamem_testing.trace.recorded import Recorded, detail_of, read_text
 from cudamem_testing.trace.text import TextRow, layout
 

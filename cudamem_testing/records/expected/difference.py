@@ -7,12 +7,13 @@ pair is shown together, and a line of marks below says which characters went (``
 PYTEST_DONT_REWRITE
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from itertools import islice
 
 from cudamem_testing.show.printable import spelled_out
 
+MOST_STATEMENTS, MOST_LINES = 12, 30  # of a comparison that begins with statements
 _CONTEXT = 3  # equal lines shown around a change
 _WINDOW = 1000  # lines compared from the first difference on (the comparison can be quadratic)
 _LONGEST_HINT = 400  # characters of a line that is compared character by character (the comparison is quadratic)
@@ -28,6 +29,15 @@ def difference(expected: str, actual: str, *, limit: int = 200) -> str:
     if len(lines) > limit or max(len(before), len(after)) > window.stop:
         lines[limit:] = [f"... the diff is cut here; the texts have {len(before)} and {len(after)} lines (-vv: all)"]
     return "\n".join(lines)
+
+
+def in_brief(statements: Iterable[str], expected: str, actual: str) -> tuple[list[str], str]:
+    """The first statements about two texts with how many more there are, and the diff, cut after `MOST_LINES` lines."""
+    found = [*statements]
+    more = len(found) - MOST_STATEMENTS
+    if more > 0:
+        found[MOST_STATEMENTS:] = [f"and {more} more changes"]
+    return found, difference(expected, actual, limit=MOST_LINES)
 
 
 def _first_difference(before: list[str], after: list[str]) -> int:

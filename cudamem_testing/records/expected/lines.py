@@ -5,9 +5,7 @@ from collections import Counter
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.printable import spelled_out
 
-from .difference import difference
-
-_MOST, _MOST_LINES = 12, 30
+from .difference import in_brief
 
 
 def compare_lines(before: str, after: str) -> tuple[list[str], str]:
@@ -19,7 +17,4 @@ def compare_lines(before: str, after: str) -> tuple[list[str], str]:
         for lines, word in pairs
         for line, number in lines.items()
     ]
-    found = found or ["the same lines in another order, or with other blanks"]
-    more = len(found) - _MOST
-    told = found if more <= 0 else [*found[:_MOST], f"and {more} more changes"]
-    return told, difference(before, after, limit=_MOST_LINES)
+    return in_brief(found or ["the same lines in another order, or with other blanks"], before, after)
