@@ -65,13 +65,7 @@ class LeftBehind:
         ``allocated`` are the addresses that it allocated. Blocks of a card have no number, so one that a run replaces
         at the same address, such as a gradient, is not new to a look; but another run may put it elsewhere.
         """
-        left = {_identity(block): block for block in self._new(before)}
-        for recorder in before:
-            capture = recorder.live() if allocated else None
-            for block in () if capture is None else live_blocks(capture, self._locator):
-                if block.address in allocated and not block.order:
-                    left.setdefault(_identity(block), block)
-        self._usual = Counter((inner(block.stack), block.size) for block in left.values())
+        self._usual = Counter((inner(block.stack), block.size) for block in self._new(before, allocated))
 
     def unexplained(self, before: Live) -> list[Block]:
         """New blocks that are no named state, and that a complete run does not leave."""
@@ -137,14 +131,14 @@ class LeftBehind:
         size = format_size(self._queued)
         return [f"{many} left up to {size} in autograd's queue until the next one: not the step's fault"]
 
-    def _new(self, before: Live) -> list[Block]:
+    def _new(self, before: Live, allocated: frozenset[int] = frozenset()) -> list[Block]:
         """The blocks that are live and were not."""
         found: list[Block] = []
         for recorder, then in before.items():
             recorder.finish()
             now = recorder.live()
             if then is not None and now is not None:
-                found += new_blocks(then, now, self._locator)
+                found += new_blocks(then, now, self._locator, allocated)
         return found
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.recorders.base import Recorder, Trap
     from cudamem_testing.snapshots.evidence import Records
+    from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.windows.regions import Tell
     from cudamem_testing.windows.tracker import Tracker
 
@@ -169,34 +170,31 @@ class SweepRun:
                 self._call()
             finally:
                 trap.lift()
-            self._left.allow(before.live, self._allocated(start))
-        found = self._requests(start, trap)  # before anything else allocates
+            recorded = self._recorded(start)  # before anything else allocates
+            self._left.allow(before.live, frozenset() if recorded is None else allocated_since(*recorded))
+        found = self._requests(trap, recorded)
         self._usual_writes = self._state.writes(before.state)
         self._usual_state = self._state.changes(before.state)
         self._usual_gradients = self._gradients.changes(before.gradients)
         self._usual_settings = frozenset(one.what for one in self._unlike(before))
         return [replace(one, stack=inner(one.stack)) for one in found]
 
-    def _allocated(self, start: Counters) -> frozenset[int]:
-        """The addresses of a card that were allocated since ``start``; none if no events are recorded."""
-        if not self._recorder.device.is_card:
-            return frozenset()
+    def _recorded(self, start: Counters) -> tuple[Recording, int] | None:
+        """The record of the device and the moment of ``start`` in it; ``None`` if no events are recorded."""
         replayed = self._records.replay(self._recorder.device)
         if replayed is None:
-            return frozenset()
-        first = moment_of(replayed.recording, start, self._tracker.read(self._recorder))
-        return allocated_since(replayed.recording, first)
+            return None
+        recording = replayed.recording
+        return recording, moment_of(recording, start, self._tracker.read(self._recorder))
 
-    def _requests(self, start: Counters, trap: Trap) -> list[Request]:
+    def _requests(self, trap: Trap, recorded: tuple[Recording, int] | None) -> list[Request]:
         """What the counted run requested; without stacks if no events are recorded."""
         if trap.calls is not None:
             return requests_of_calls(trap.calls, self._records.locator)
         number = trap.look().requests
-        replayed = self._records.replay(self._recorder.device)
-        if replayed is None:
+        if recorded is None:
             return [Request(place, 0) for place in range(1, number + 1)]
-        first = moment_of(replayed.recording, start, self._tracker.read(self._recorder))
-        return requests_of_record(replayed.recording, first, number)
+        return requests_of_record(*recorded, number)
 
     def _fail(self, request: Request, of: int) -> NotRecovered | None:
         """Run with one allocation failing; what did not recover. ``None`` if the run did not come to it."""
