@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.recorders.base import NOTHING, Owned
+from cudamem_testing.run.without_owners import WithoutOwners
 from cudamem_testing.snapshots.evidence import moment_of
 
 if TYPE_CHECKING:
@@ -24,22 +25,19 @@ if TYPE_CHECKING:
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.snapshots.replay import Replay
-    from cudamem_testing.windows.owners import Owner
     from cudamem_testing.windows.tracker import Tracker
 
 
-class ByAddress:
+class ByAddress(WithoutOwners):
     """Attributes blocks by windows and addresses; see :class:`.attribution.Attribution`. The ledger of ``evidence`` has
     the owners by address.
     """
 
     def __init__(self, recorder: Recorder, tracker: Tracker, evidence: Evidence) -> None:
-        self.recorder = recorder
-        self._tracker = tracker
+        super().__init__(recorder, tracker)
         self._evidence = evidence
         self._ledger = evidence.ledger
         self._nobodys: set[int] | None = None  # addresses without an owner at the last border
-        self._aside: set[str] = set()
 
     def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """The growth of the counters; for a fixture whose counters do not balance, its blocks."""
@@ -79,20 +77,9 @@ class ByAddress:
         even = (sum(block.size for block in every), len(every)) == (now.retained, now.blocks)
         return every if even else own
 
-    def live(self, subject: LeakSubject) -> list[Block]:
-        """All blocks of the device."""
+    def _all(self) -> list[Block]:
         replayed = self._evidence.replay(self.recorder.device)
         return [] if replayed is None else [*replayed.live_at()]
-
-    def live_of(self, owner: Owner) -> list[Block]:
-        """The blocks that the ledger does not attribute to another owner."""
-        replayed = self._evidence.replay(self.recorder.device)
-        live = () if replayed is None else replayed.live_at()
-        return [block for block in live if block.owner in (owner.label, None)]
-
-    def others(self, subject: LeakSubject) -> Owned | None:
-        """Unknown without reading the record."""
-        return None
 
     def begin(self) -> None:
         """What is live at the start of the first test belongs to no owner."""
@@ -114,11 +101,7 @@ class ByAddress:
     def take_workspaces_again(self, subject: LeakSubject) -> None:
         """Have them do so now, so that the next test need not; the blocks are entered as the libraries'."""
         known = {block.address for block in self.live(subject)}
-        span = self._tracker.open("workspaces of libraries", exclusive=True)
-        self.recorder.retake()
-        windows = self._tracker.close(span)
-        if subject.fixture is None and isinstance(subject.fixtures, list):
-            subject.fixtures += windows
+        self._retaken(subject)
         self.enter("library workspaces", (block for block in self.live(subject) if block.address not in known))
 
     def border(self, place: str) -> list[Finding]:
@@ -130,21 +113,6 @@ class ByAddress:
     def totals(self) -> dict[str, Owned]:
         """By the ledger."""
         return self._ledger.totals(self.recorder.device)
-
-    def set_aside(self, subject: LeakSubject) -> None:
-        """Enter its blocks, because the history of the next test no longer shows them."""
-        self.enter(subject.owner.label, self.blocks(subject))
-        self._aside.add(subject.owner.label)
-
-    @property
-    def bytes_set_aside(self) -> int:
-        """What is live of those owners."""
-        return sum(block.size for block in self.blocks_set_aside()) if self._aside else 0
-
-    def blocks_set_aside(self) -> list[Block]:
-        """The blocks that the ledger has for such owners."""
-        replayed = self._evidence.replay(self.recorder.device)
-        return [] if replayed is None else [block for block in replayed.live_at() if block.owner in self._aside]
 
     def _of_fixture(self, replayed: Replay, fixture: Fixture, foreign: Iterable[Window]) -> list[Block]:
         made = fixture.made.get(self.recorder.device, set())

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.blocks import Block
-from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects.storages import storages_on
 from cudamem_testing.recorders.base import NOTHING, Owned
+from cudamem_testing.run.without_owners import WithoutOwners
 from cudamem_testing.torch_api import capturing
 
 if TYPE_CHECKING:
@@ -21,24 +21,21 @@ if TYPE_CHECKING:
     from cudamem_testing.objects.tensors import Storage
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.running import Fixture, LeakSubject
-    from cudamem_testing.windows.owners import Owner
     from cudamem_testing.windows.tracker import Span, Tracker
 
-NOBODY = ""
+NO_OWNER = ""
 
 
-class ByStorage:
+class ByStorage(WithoutOwners):
     """Attributes storages by when they were first seen; see :class:`.attribution.Attribution`."""
 
     def __init__(self, recorder: Recorder, tracker: Tracker) -> None:
-        self.recorder = recorder
-        self._tracker = tracker
+        super().__init__(recorder, tracker)
         self._labels: dict[Storage, str] | None = None  # of those that were there before, or have an owner
         self._live: dict[int, Storage] = {}
         self._graphs = False
         self._asked: Span | None = None  # of the test for which libraries were asked for their workspaces
         self._workspaces = 0  # bytes that libraries allocated again, for no test
-        self._aside: set[str] = set()
 
     def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """The growth of the counter; for a fixture whose counters do not balance, its storages."""
@@ -75,77 +72,47 @@ class ByStorage:
         self.recorder.release()
         earlier = min(self._workspaces, before - self._growth(subject, fresh=True))
         if earlier:
-            device = self.recorder.device
-            note = f"workspaces of libraries changed {device} by {format_size(-earlier)}, not counted here"
-            self._tracker.peek(subject.whole)  # the peaks so far have it
-            self._tracker.exclude(subject.whole, device, -earlier, 0, note, throughout=True)
+            self._tracker.exclude_freed(subject.whole, self.recorder.device, earlier, 0, "workspaces of libraries")
         self.take_workspaces_again(subject)
-
-    def live(self, subject: LeakSubject) -> list[Block]:
-        """All storages of the device."""
-        self._look()
-        return [self._block(one) for one in self._live.values()]
-
-    def live_of(self, owner: Owner) -> list[Block]:
-        """The storages that no other owner has."""
-        return [block for block in self._named() if block.owner in (owner.label, None)]
-
-    def others(self, subject: LeakSubject) -> Owned | None:
-        """Unknown without a walk over all objects."""
-        return None
 
     def begin(self) -> None:
         """What is live at the start of the first test belongs to no owner."""
         if self._labels is None:
             self._labels = {}
-            self._enter(NOBODY, self._new())
+            self.enter(NO_OWNER, self._new())
 
     def made(self, fixture: Fixture) -> None:
         """Note what its setup allocated, and enter it."""
         if not fixture.is_even(self.recorder.device):
             blocks = self._new()
             fixture.made[self.recorder.device] = {(block.address or 0, block.size) for block in blocks}
-            self._enter(fixture.owner.label, blocks)
+            self.enter(fixture.owner.label, blocks)
 
     def enter(self, label: str, blocks: Iterable[Block]) -> None:
-        """Enter their owner."""
-        self._enter(label, blocks)
+        """Note it beside their storages."""
+        labels = self._labels = self._labels or {}
+        for block in blocks:
+            storage = self._live.get(block.address or 0)
+            if storage is not None:
+                labels[storage] = label
 
     def take_workspaces_again(self, subject: LeakSubject) -> None:
         """Have them do so now, so that the next test need not."""
-        span = self._tracker.open("workspaces of libraries", exclusive=True)
-        self.recorder.retake()
-        windows = self._tracker.close(span)
+        windows = self._retaken(subject)
         self._workspaces = sum(one.retained or 0 for one in windows if one.device == self.recorder.device)
-        if subject.fixture is None and isinstance(subject.fixtures, list):
-            subject.fixtures += windows
 
     def border(self, place: str) -> list[Finding]:
         """What is new has no owner from now on."""
-        self._enter(NOBODY, self._new())
+        self.enter(NO_OWNER, self._new())
         return []
 
     def totals(self) -> dict[str, Owned]:
         """What is live by owner, as far as is known."""
         named: dict[str, list[Block]] = {}
-        for block in self._named():
+        for block in self._all():
             if block.owner:
                 named.setdefault(block.owner, []).append(block)
         return {label: _total(blocks) for label, blocks in named.items()}
-
-    def set_aside(self, subject: LeakSubject) -> None:
-        """Enter what it left."""
-        self._enter(subject.owner.label, self.blocks(subject))
-        self._aside.add(subject.owner.label)
-
-    @property
-    def bytes_set_aside(self) -> int:
-        """What is live of those owners."""
-        return sum(block.size for block in self.blocks_set_aside()) if self._aside else 0
-
-    def blocks_set_aside(self) -> list[Block]:
-        """What such owners left."""
-        return [block for block in self._named() if block.owner in self._aside]
 
     def _look(self) -> None:
         self._live, self._graphs = storages_on(str(self.recorder.device))
@@ -157,16 +124,9 @@ class ByStorage:
         labels = self._labels or {}
         return [self._block(one) for one in self._live.values() if one not in labels]
 
-    def _named(self) -> list[Block]:
+    def _all(self) -> list[Block]:
         self._look()
         return [self._block(one) for one in self._live.values()]
-
-    def _enter(self, label: str, blocks: Iterable[Block]) -> None:
-        labels = self._labels = self._labels or {}
-        for block in blocks:
-            storage = self._live.get(block.address or 0)
-            if storage is not None:
-                labels[storage] = label
 
     def _block(self, storage: Storage) -> Block:
         return Block(

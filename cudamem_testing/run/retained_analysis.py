@@ -17,7 +17,6 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.references import Doubt, Unsure
 from cudamem_testing.model.rules import Ignored
-from cudamem_testing.model.sizes import format_size
 from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
 from cudamem_testing.recorders.base import Owned
 from cudamem_testing.run.entrusted import entrusted
@@ -322,9 +321,7 @@ class RetainedAnalysis:
 
     def _exclude_freed(self, subject: LeakSubject, device: Device, freed: Owned, label: str) -> None:
         if subject.whole is not None:
-            note = f"{label} changed {device} by {format_size(-freed.bytes)}, not counted here"
-            self._tracker.peek(subject.whole)  # the peaks so far have it
-            self._tracker.exclude(subject.whole, device, -freed.bytes, -freed.blocks, note, throughout=True)
+            self._tracker.exclude_freed(subject.whole, device, freed.bytes, freed.blocks, label)
 
     def _of_others(self, subject: LeakSubject) -> dict[Device, Owned]:
         """What is live now of everything but the test, on devices whose blocks record owners."""

@@ -107,20 +107,17 @@ class Tracker:
                 found.append((recorder, bytes_, blocks))
         return found
 
-    def exclude(
-        self, span: Span, device: Device, taken: int, blocks: int, note: str, *, throughout: bool = False
-    ) -> None:
-        """Exclude bytes and blocks that were allocated inside a span, are still live, and belong to no owner.
-
-        ``throughout``: they were live during the whole span, so the peak has them too (negative if they are now freed).
-        """
+    def exclude_freed(self, span: Span, device: Device, freed: int, blocks: int, label: str) -> None:
+        """Leave out bytes and blocks that others had during a whole span and have freed now; ``label`` says whose."""
+        self.peek(span)  # the peaks so far have them
         for recorder, level in span.levels.items():
             if recorder.device == device:
                 start = level.start
-                level.start = start._replace(allocated=_sum(start.allocated, taken), blocks=_sum(start.blocks, blocks))
-                if throughout:
-                    level.allocated_peak = _sum(level.allocated_peak, taken)
-                span.notes += (note,)
+                level.start = start._replace(
+                    allocated=_sum(start.allocated, -freed), blocks=_sum(start.blocks, -blocks)
+                )
+                level.allocated_peak = _sum(level.allocated_peak, -freed)
+                span.notes += (f"{label} changed {device} by {format_size(-freed)}, not counted here",)
 
     def recorder(self, device: Device) -> Recorder:
         """The recorder of a measured device."""

@@ -112,7 +112,7 @@ NEEDED = {
         *("attribution", "baselines", "by_address", "by_owner", "calls", "cycles", "evidence", "finished", "fixtures"),
         *("failures", "gathered", "leaks"),
         *("ledger", "outcomes", "outside"),
-        *("pools", "retained", "running", "session", "process_summary"),
+        *("pools", "retained", "running", "session", "process_summary", "without_owners"),
     },
     "show": {"places", "printable", "tables", "usage"},
     "snapshots": {"evidence"},
