@@ -7,6 +7,7 @@ import time
 import pytest
 
 from cudamem_testing.model.curves import MOST_BANDS, MOST_POINTS, MOST_STACKS
+from cudamem_testing.model.sizes import format_size
 from cudamem_testing.recorders.cpu import EVENTS
 from cudamem_testing.report.report_files import read_json
 from cudamem_testing.snapshots.replay import DROPPED
@@ -39,10 +40,12 @@ def test_the_page_of_a_test_with_a_million_events(run_inner, pytester, figure, l
     inner = run_inner({"test_it.py": TEST.replace("PLACE", str(largest))}, *flags)
     took = time.process_time() - began
     test = inner.test("test_long")
-    assert (test.outcome, test.window().allocations) == ("failed", BLOCKS)
+    window = test.window()
+    assert (test.outcome, window.allocations) == ("failed", BLOCKS)
+    assert window.peak_growth == max(4 * 2**largest, 4 * 2**18 + 4 * 2**17)
     (curve,) = test.curves
     assert EVENTS - 10 <= curve.events <= EVENTS
-    late = [] if largest < 18 else ["the peak of 4.0 MiB came before the events that were kept"]
+    late = [] if largest < 18 else [f"the peak of {format_size(window.peak)} came before the events that were kept"]
     assert list(curve.notes) == [DROPPED, *late]
     assert len(curve.moments) <= MOST_POINTS
     assert len(curve.bands) <= MOST_BANDS + 4
