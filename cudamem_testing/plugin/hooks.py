@@ -96,7 +96,7 @@ class Hooks:
         special = markers.speaks_of_memory(item, marked=marked)
         if special or session.settings.on:
             if special:
-                import torch  # noqa: F401 - a limit is set: measure from the start
+                torch_api.load()  # a limit is set: measure from the start
             if "last_value" in vars(sys):
                 forget_last()  # pytest does so one phase later, when it would count as freed by this test
             self.wider.item = item

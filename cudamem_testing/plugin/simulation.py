@@ -12,6 +12,8 @@ import pytest
 
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys
+from cudamem_testing.simulated import without_values
+from cudamem_testing.simulated.unsupported import unsupported
 
 Wrapper = Generator[None, object, object]
 
@@ -35,8 +37,6 @@ class OnSimulatedCards:
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
         """Of fixtures."""
         if not item.stash.get(keys.OVERRIDE, NOTHING).values:
-            from cudamem_testing.simulated import without_values
-
             self._leaving.enter_context(without_values())
         return (yield from _skipping())
 
@@ -56,8 +56,6 @@ def _skipping() -> Wrapper:
     try:
         return (yield)
     except Exception as error:
-        from cudamem_testing.simulated.unsupported import unsupported
-
         reason = unsupported(error)
         if reason is None:
             raise

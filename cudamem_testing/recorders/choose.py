@@ -34,8 +34,6 @@ def absent_cards(selection: str | Device) -> list[str]:
     """That the selected cards are not on this machine; empty if they are, or no cards are selected. Loads torch."""
     if isinstance(selection, str) or not selection.has_segments:
         return []
-    import torch  # noqa: F401 - a card was selected: torch knows whether there is one
-
     absent = missing(selection)
     return [] if absent is None else [f"--cudamem-device={selection}: {absent}; auto measures the available devices"]
 
