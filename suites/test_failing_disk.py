@@ -30,8 +30,8 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.ranks import child
+from cudamem_testing.ranks.order import Order
 from cudamem_testing.ranks.records import Written
-from cudamem_testing.ranks.target import Order
 from cudamem_testing.recorders import build, cache
 from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.records.expected.accept import accept_texts
@@ -39,7 +39,8 @@ from cudamem_testing.records.known_file import PLACE
 from cudamem_testing.records.known_file import accept as accept_known
 from cudamem_testing.records.update import accept as accept_baselines
 from cudamem_testing.records.update import drop
-from cudamem_testing.report.report_files import write_html, write_json
+from cudamem_testing.report.page import write_html
+from cudamem_testing.report.report_files import write_json
 from cudamem_testing.show.atomic_files import TEMPORARY, replace_file
 from suites.disk import Disk, Fault, Killed, contents
 

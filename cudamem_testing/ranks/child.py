@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from cudamem_testing.model.entered import NotEnteredError
+from cudamem_testing.ranks.order import Order
 from cudamem_testing.ranks.records import VARIABLE, Written, read_order, write
 from cudamem_testing.ranks.settings import settings_of
-from cudamem_testing.ranks.target import Order, run
 from cudamem_testing.run.running import Asked
 from cudamem_testing.run.session import Session
 from cudamem_testing.show.printable import one_line, say
 from cudamem_testing.windows.memory import Memory
 
 _current: list[Session] = []
+
+
+def run(function: Callable[..., object], *args: Any, **kwargs: Any) -> object:
+    """Call a function; stacks of what it allocates end here."""
+    return function(*args, **kwargs)
 
 
 @contextmanager
@@ -111,7 +117,7 @@ def _end(session: Session, order: Order, devices: tuple[str, ...], error: BaseEx
     session.border(order.nodeid.partition("::")[0])
     found = (*ended.record.findings, *session.findings)
     record = ended.record.but(outcome="failed" if failed else "passed", findings=found)
-    unenforced = (f"{what}: {number}" for what, number in session.judge.unenforced.items())
+    unenforced = (f"{what}: {number}" for what, number in session.unenforced.items())
     notes = (*session.recorders.notes, *session.outside.notes(), *unenforced)
     _write(order, Written(_named(order.name), devices, record, notes))
     session.close()

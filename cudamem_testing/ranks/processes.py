@@ -19,9 +19,10 @@ from cudamem_testing.guards import set_variable
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import GROUPED, Finding, Kind
 from cudamem_testing.model.windows import Window
+from cudamem_testing.ranks.order import Order
 from cudamem_testing.ranks.records import ORDER, VARIABLE, Written, read, write_order
 from cudamem_testing.ranks.settings import for_rank, plain
-from cudamem_testing.ranks.target import Order, Target
+from cudamem_testing.ranks.target import Target
 from cudamem_testing.run.running import Asked
 from cudamem_testing.safe_access import error_text
 

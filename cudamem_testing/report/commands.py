@@ -24,8 +24,9 @@ from cudamem_testing.report.doctor import examine
 from cudamem_testing.report.markdown import markdown
 from cudamem_testing.report.merge import judge, merge_runs, unseen_by_all
 from cudamem_testing.report.named import named_lines
+from cudamem_testing.report.page import write_comparison, write_html
 from cudamem_testing.report.repair import repair
-from cudamem_testing.report.report_files import read_json, write_comparison, write_html, write_json
+from cudamem_testing.report.report_files import read_json, write_json
 from cudamem_testing.report.terminal import summary_lines
 from cudamem_testing.show.printable import room, say, width
 from cudamem_testing.wording.meanings import explained

@@ -30,6 +30,7 @@ WORKING = {
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",
     "cycles.source._Stores": "pieces of a parsed file, while lines are looked for",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
+    "run.checks.Checks": "those of a session, with all they use",
     "run.example_bodies.Body": "the body of a test, while its examples run",
     "ranks.processes.Started": "a process of the running test",
     "run.examples.Examples": "those of the running test, with its parts",
@@ -60,7 +61,7 @@ WORKING = {
 }
 # Fields whose hint is wide and whose values are plain all the same.
 PLAIN = {
-    "ranks.target.Order.settings": "a class that is cheap to define, of plain values",
+    "ranks.order.Order.settings": "a class that is cheap to define, of plain values",
     "model.blocks.Group.key": "what the caller groups by",
     "snapshots.record.Annotation.extra": "what the restricted unpickler read, beyond what is known",
     "snapshots.record.Events.extra": "the same",
