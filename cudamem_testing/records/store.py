@@ -16,9 +16,6 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cudamem_testing.show.atomic_files import replace_file, shown
 
-with suppress(ImportError):  # on Windows
-    import fcntl
-
 K = TypeVar("K")
 V = TypeVar("V")
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
@@ -102,7 +99,9 @@ def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> b
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock between processes; does nothing without locks (Windows, some network file systems)."""
-    if "fcntl" not in globals():
+    try:
+        import fcntl
+    except ImportError:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
