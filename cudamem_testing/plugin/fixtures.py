@@ -12,7 +12,7 @@ from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
-    from cudamem_testing.graphs import GraphCapture
+    from cudamem_testing.graphs.session import GraphCapture
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.moments import Snapshots

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cudamem_testing.graphs import GraphCapture
 from cudamem_testing.graphs.description import describe
+from cudamem_testing.graphs.session import GraphCapture
 from cudamem_testing.model.entered import add_new
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.promises import PromisedSize
+    from cudamem_testing.model.references import Path as ObjectPath
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.objects import Path as ObjectPath
     from cudamem_testing.recorders.early import EarlyRecorder
     from cudamem_testing.run.cycles import CycleCheck
     from cudamem_testing.run.leaks import LeakCheck
