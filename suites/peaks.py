@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.trace import MemoryProfile
+from cudamem_testing.trace.profile import MemoryProfile
 from cudamem_testing.windows.tracker import Tracker
 from fixtures import models
 

@@ -30,7 +30,8 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.ranks import child
-from cudamem_testing.ranks.records import Order, Written
+from cudamem_testing.ranks.order import Order
+from cudamem_testing.ranks.records import Written
 from cudamem_testing.recorders import build, cache
 from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.records.expected.accept import accept_texts
@@ -38,7 +39,8 @@ from cudamem_testing.records.known_file import PLACE
 from cudamem_testing.records.known_file import accept as accept_known
 from cudamem_testing.records.update import accept as accept_baselines
 from cudamem_testing.records.update import drop
-from cudamem_testing.report.report_files import write_html, write_json
+from cudamem_testing.report.page import write_html
+from cudamem_testing.report.report_files import write_json
 from cudamem_testing.show.atomic_files import TEMPORARY, replace_file
 from suites.disk import Disk, Fault, Killed, contents
 
@@ -312,7 +314,7 @@ WRITE = {
     "recorders/cache.py": "test_a_library_is_whole_or_compiled_again",
     "recorders/build.py": "test_a_library_is_whole_or_compiled_again",
     "ranks/records.py": "what a rank took",
-    "ranks/watch.py": "suites/plugin/test_ranks.py",
+    "ranks/processes.py": "suites/plugin/test_ranks.py",
     "run/evidence.py": "suites/plugin/test_failing_disk.py",
     "graphs/cuda.py": "torch's own file of a graph, in a folder for temporary files",
     "report/repair.py": "suites/report/test_repair.py",

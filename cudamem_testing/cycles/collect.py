@@ -19,7 +19,8 @@ from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.cycles.watch import CycleWatch
 from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.records.expected import assert_text, compare_lines
+from cudamem_testing.records.expected.check import assert_text
+from cudamem_testing.records.expected.lines import compare_lines
 from cudamem_testing.safe_access import error_text
 from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.notebook import InNotebook

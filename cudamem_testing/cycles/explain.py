@@ -26,7 +26,7 @@ from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
 from cudamem_testing.cycles.words import INNER, Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.model.stacks import Locator, Stack
-from cudamem_testing.objects import Storage, carried_by, is_tensor
+from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
 from cudamem_testing.torch_api.nodes import is_node_type
 from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase

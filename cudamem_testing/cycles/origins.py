@@ -15,9 +15,10 @@ from typing import Any
 from cudamem_testing import safe_access
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.words import INNER, Hop, rank
+from cudamem_testing.model.references import Kind
 from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import Kind, is_module, is_tensor
+from cudamem_testing.objects.tensors import is_module, is_tensor
 
 #: Libraries of mocks: they keep the arguments of calls, in cycles that no test can break.
 _MOCKS = ("mock.", "unittest.mock.", "flexmock.", "mockito.", "doublex.", "pytest_mock.")

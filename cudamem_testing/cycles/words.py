@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudamem_testing import safe_access
-from cudamem_testing.objects import Kind, Reference, is_tensor, key_text, type_word
-from cudamem_testing.objects.names import RUNNING, clean, tensor_name
+from cudamem_testing.model.references import Kind, Reference
+from cudamem_testing.objects.names import RUNNING, clean, key_text, tensor_name, type_word
 from cudamem_testing.objects.references import edges, label
+from cudamem_testing.objects.tensors import is_tensor
 
 #: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
 _LONGEST_SPAN = 3

@@ -24,7 +24,7 @@ from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import name_of
+from cudamem_testing.objects.names import name_of
 from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api.modes import tensors

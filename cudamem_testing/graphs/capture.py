@@ -35,7 +35,7 @@ from cudamem_testing.guards import collect_garbage
 from cudamem_testing.model.errors import drop_tracebacks, first_cause
 from cudamem_testing.model.pools import PoolUse
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import type_word
+from cudamem_testing.objects.names import type_word
 from cudamem_testing.safe_access import find_in_class, type_name
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.torch_api.graphs import expired

@@ -23,8 +23,9 @@ from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.objects import name_of, type_word
-from cudamem_testing.records.expected import assert_text, compare_lines
+from cudamem_testing.objects.names import name_of, type_word
+from cudamem_testing.records.expected.check import assert_text
+from cudamem_testing.records.expected.lines import compare_lines
 from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.usage import hide_wrong_arguments

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from cudamem_testing.graphs.captured import Captured
 from cudamem_testing.graphs.nodes import NodeList
 from cudamem_testing.model.sizes import count
-from cudamem_testing.objects import name_of
+from cudamem_testing.objects.names import name_of
 from cudamem_testing.safe_access import error_text
 
 MOST = 40

@@ -31,7 +31,7 @@ from cudamem_testing.graphs.stores import line_that_changes, line_that_uses
 from cudamem_testing.graphs.watch import Watch
 from cudamem_testing.guards import replaced
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import type_word
+from cudamem_testing.objects.names import type_word
 from cudamem_testing.safe_access import error_text, is_a, type_name
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments

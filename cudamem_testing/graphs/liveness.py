@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.objects import name_of
+from cudamem_testing.objects.names import name_of
 from cudamem_testing.torch_api.graphs import expired, storages_tell_their_death
 
 #: Shown instead of the line that freed a tensor.

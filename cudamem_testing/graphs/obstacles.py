@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.objects import key_text, type_word
+from cudamem_testing.objects.names import key_text, type_word
 from cudamem_testing.safe_access import is_a, is_plain, type_name
 from cudamem_testing.torch_api.graphs import graphs_without_gradients
 from cudamem_testing.torch_api.modes import tensors

@@ -23,8 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cudamem_testing.graphs.rules import Rule
 from cudamem_testing.graphs.sides import storage_reference
 from cudamem_testing.model.sizes import count
-from cudamem_testing.objects import key_text, name_of
-from cudamem_testing.objects.names import tensor_name
+from cudamem_testing.objects.names import key_text, name_of, tensor_name
 from cudamem_testing.objects.torch_references import of_module
 from cudamem_testing.safe_access import (
     class_dict,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from cudamem_testing.graphs.rules import MEANINGS, Rule
 from cudamem_testing.model.entered import Result
 from cudamem_testing.model.sizes import count
-from cudamem_testing.records.expected import assert_text, compare_lines
+from cudamem_testing.records.expected.check import assert_text
+from cudamem_testing.records.expected.lines import compare_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cudamem_testing.graphs.backend import Backend
 from cudamem_testing.graphs.callables import GraphedCallables, graphed
 from cudamem_testing.graphs.capture import capture
 from cudamem_testing.graphs.captured import Captured
+from cudamem_testing.graphs.cuda import CudaBackend
 from cudamem_testing.graphs.lint import lint
 from cudamem_testing.graphs.pools import CaptureStep, Pools, Sharing, pools_of
 from cudamem_testing.graphs.report import LintReport
@@ -176,8 +177,6 @@ class GraphCapture:
 
     def _backend(self) -> Backend:
         if self._given is None:
-            from cudamem_testing.graphs.cuda import CudaBackend
-
             self._given = CudaBackend(root=self._root)
         reason = self._given.unavailable()
         if reason is not None:

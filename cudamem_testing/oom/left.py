@@ -23,7 +23,7 @@ def new_blocks(before: Capture, now: Capture, locator: Locator, allocated: froze
         last = max((row[_SEQUENCE] for row in before.blocks), default=0)
         old = {row[_SEQUENCE] for row in before.blocks}
         rows = [row for row in now.blocks if row[_SEQUENCE] > last or row[_SEQUENCE] not in old]
-        return live_blocks(replace(now, blocks=rows), locator)
+        return live_blocks(now._replace(blocks=rows), locator)
     then, after = (replay(recording_of(one, locator)).live_at() for one in (before, now))
     then = replace(then, blocks=tuple(block for block in then.blocks if block.address not in allocated))
     return [*after.minus(then)]

@@ -17,24 +17,3 @@
 
 PYTEST_DONT_REWRITE
 """
-
-from __future__ import annotations
-
-from cudamem_testing.operators.compare import OperatorChange, OperatorComparison
-from cudamem_testing.operators.recording import OperatorMemory
-from cudamem_testing.operators.rows import Levels, Marker, OperatorRow, Phase
-from cudamem_testing.operators.table import OperatorTable, load_operators
-from cudamem_testing.operators.table_files import OperatorFileError
-
-__all__ = [
-    "Levels",
-    "Marker",
-    "OperatorChange",
-    "OperatorComparison",
-    "OperatorFileError",
-    "OperatorMemory",
-    "OperatorRow",
-    "OperatorTable",
-    "Phase",
-    "load_operators",
-]

@@ -18,7 +18,7 @@ from cudamem_testing.operators.record import Record
 from cudamem_testing.operators.rows import Phase, is_on, is_within
 from cudamem_testing.operators.summary_text import compare_summaries
 from cudamem_testing.operators.table_files import load, save
-from cudamem_testing.records.expected import assert_text
+from cudamem_testing.records.expected.check import assert_text
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Table
 from cudamem_testing.show.usage import hide_wrong_arguments, refuse_unknown

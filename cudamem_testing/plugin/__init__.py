@@ -34,10 +34,7 @@ from cudamem_testing.plugin.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cudamem_testing.model.simulated_cards import Cards
-    from cudamem_testing.run.session import Session
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["cuda_memory", "graph_capture", "memory_profile", "memory_snapshot", "operator_memory", "reference_cycles"]
 
@@ -52,7 +49,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Have the CPU recorder in place before a conftest file or a test module makes a tensor (recorders/early.py)."""
     cards = simulated_early(early_config)
     if cards is not None:
-        early_config.add_cleanup(_simulate(early_config, cards))
+        from cudamem_testing.plugin.simulation import simulate
+
+        early_config.add_cleanup(simulate(early_config, cards))
     if accounts_early(early_config):
         from cudamem_testing.recorders.early import EarlyRecorder
 
@@ -100,9 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash.setdefault(keys.PROBLEMS, []).extend(f"NOT CHECKED: {line}" for line in misspelt.values())
         config.stash[keys.MISSPELT] = frozenset(misspelt)
         if carriers.pop(markers.OVERRIDE) and settings.simulated is None:
-            from cudamem_testing.plugin.simulation import skip_without_cards
-
-            skip_without_cards(items)
+            markers.skip_without_cards(items)
         _begin(config, settings, items, len({item for some in carriers.values() for item in some}))
     except pytest.UsageError as error:
         if hasattr(config, "workeroutput"):  # the controller reports it: an error of a worker would be called a crash
@@ -179,24 +176,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.close()
 
 
-def _simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
-    """Start simulated cards before a conftest file or a test module asks for one; returns a function that stops them.
-
-    Raises:
-        pytest.UsageError: no card can be simulated here, with the reason.
-    """
-    from cudamem_testing.plugin.simulation import OnSimulatedCards
-    from cudamem_testing.recorders.build import RecorderUnavailable
-    from cudamem_testing.simulated import enter
-
-    config.pluginmanager.register(OnSimulatedCards(), "cudamem-simulation")
-    said: list[str] = config.stash.setdefault(keys.SIMULATION, [])
-    try:
-        return enter(cards, say=said.append)
-    except RecorderUnavailable as reason:
-        raise pytest.UsageError(f"cudamem: --cudamem-device=simulated: {reason}") from None
-
-
 def _choose_card(config: pytest.Config, *, limited: bool) -> None:
     """Let a worker of pytest-xdist see one card, before anything uses CUDA; ``limited`` to its share of the card."""
     from cudamem_testing.recorders.cards import use_worker_card
@@ -215,62 +194,16 @@ def _start(config: pytest.Config, settings: Settings) -> None:
     from cudamem_testing.guards import CollectorPaused
 
     with CollectorPaused():  # its modules create permanent objects
-        _register(config, settings)
+        from cudamem_testing.plugin.start import start
 
+        hooks = start(config, settings)
+        _expect(config, accept=False)
+        if hasattr(config, "workerinput"):
+            from cudamem_testing.plugin.worker import Worker
 
-def _register(config: pytest.Config, settings: Settings) -> None:
-    from cudamem_testing.plugin.hooks import Hooks
-
-    session = config.stash[keys.SESSION] = _session(config, settings)
-    hooks = Hooks(config, session)
-    config.pluginmanager.register(hooks, "cudamem-session")
-    config.pluginmanager.register(hooks.reports, "cudamem-reports")
-    config.pluginmanager.register(hooks.wider, "cudamem-wider")
-    if settings.repeat > 1:
-        from cudamem_testing.plugin.repeat import Repeats
-
-        config.pluginmanager.register(Repeats(hooks, settings.repeat), "cudamem-repeats")
-    if "pytest_benchmark.plugin" in sys.modules:
-        from cudamem_testing.plugin.benchmarks import Benchmarks
-
-        config.pluginmanager.register(Benchmarks(session), "cudamem-benchmarks")
-    _expect(config, accept=False)
-    if hasattr(config, "workerinput"):
-        from cudamem_testing.plugin.worker import Worker
-
-        config.pluginmanager.register(Worker(config, hooks), "cudamem-worker")
-    elif not config.pluginmanager.hasplugin("cudamem-collector"):
-        _collect(config, settings)
-
-
-def _session(config: pytest.Config, settings: Settings) -> Session:
-    from cudamem_testing.plugin.items import harness_codes
-    from cudamem_testing.run.session import Session
-    from cudamem_testing.show.printable import one_line
-
-    def say(line: str) -> None:
-        reporter = config.pluginmanager.getplugin("terminalreporter")
-        measuring = config.stash.get(keys.SESSION, None)
-        if reporter is not None and (measuring is None or measuring.running is None):
-            reporter.write_line(one_line(f"cudamem: {line}"))
-
-    known = getattr(config, "workerinput", {}).get(keys.KNOWN_INPUT)
-    try:
-        return Session(
-            settings,
-            config.rootpath,
-            harness=harness_codes(),
-            without=config.stash[keys.COLLECTED].outside_root,
-            sent=hasattr(config, "workerinput"),
-            known=known if isinstance(known, bytes) else None,
-            say=say,
-            early=config.stash.get(keys.EARLY, None),
-            quiet=config.get_verbosity() < 0,
-        )
-    except OSError as error:
-        raise pytest.UsageError(f"cudamem: known findings cannot be read: {error}") from None
-    except ValueError as error:  # a RecordError, whose module is imported only if there is such a file
-        raise pytest.UsageError(f"cudamem: {error}") from None
+            config.pluginmanager.register(Worker(config, hooks), "cudamem-worker")
+        elif not config.pluginmanager.hasplugin("cudamem-collector"):
+            _collect(config, settings)
 
 
 def _expect(config: pytest.Config, *, accept: bool) -> None:

@@ -20,6 +20,7 @@ from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
 from cudamem_testing.plugin.items import failure_lines
 from cudamem_testing.plugin.run_coverage import is_whole, whole_paths
 from cudamem_testing.plugin.settings import runs_tests
+from cudamem_testing.report.terminal import summary_lines
 from cudamem_testing.run.gathered import Gathered
 from cudamem_testing.run.outcomes import Outcomes
 from cudamem_testing.run.process_summary import process_summary
@@ -175,8 +176,6 @@ class Collector:
             return
         top = 0 if self._quiet else self._settings.top
         if not self._quiet or self._gathered.has_news or run.is_partly_unchecked or run.has_findings:
-            from cudamem_testing.report.terminal import summary_lines
-
             run = run._replace(failures=())  # pytest has shown them
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from cudamem_testing.plugin import keys
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.collect import ReferenceCycles
-    from cudamem_testing.graphs import GraphCapture
+    from cudamem_testing.graphs.session import GraphCapture
     from cudamem_testing.operators.recording import OperatorMemory
     from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.moments import Snapshots
@@ -172,26 +171,13 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
 @pytest.fixture
 def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
     """Capture functions as CUDA graphs and assert that replays are right; ``graph_capture.check`` needs no card."""
-    from cudamem_testing.graphs import GraphCapture
-    from cudamem_testing.model.entered import add_new
+    from cudamem_testing.run.graph_captures import GraphCaptures
 
-    root = str(request.config.rootpath)
-    graphs = GraphCapture(root=root, owner=request.node.nodeid, unavailable=pytest.skip)
-    problems: list[str] = []
-
-    def end() -> None:
-        add_new(problems, graphs.blocks.problems)
-        graphs.blocks.clear()
-        graphs.close()
-
-    _each_example(request, end)
+    captures = GraphCaptures(str(request.config.rootpath), request.node.nodeid, unavailable=pytest.skip)
+    _each_example(request, captures.end)
     with _outcome(request) as outcome:
-        yield graphs
+        yield captures.graphs
     session = request.config.stash.get(keys.SESSION, None)
-    if session is not None and session.evidence.curves is not None:
-        from cudamem_testing.graphs.description import describe
-
-        for captured in graphs.captured:
-            session.evidence.curves.exhibit(session.running, "Captured graph", partial(describe, captured))
-    end()
-    _refuse(request, problems, outcome)
+    captures.exhibit(session)
+    captures.end()
+    _refuse(request, captures.problems, outcome)

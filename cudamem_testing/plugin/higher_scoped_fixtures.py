@@ -14,7 +14,7 @@ from cudamem_testing.plugin.items import is_foreign
 from cudamem_testing.run.fixtures import MeasuredFixtures
 
 if TYPE_CHECKING:
-    from cudamem_testing.objects import Path
+    from cudamem_testing.model.references import Path
     from cudamem_testing.run.running import Fixture
     from cudamem_testing.run.session import Session
 

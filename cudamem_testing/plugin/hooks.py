@@ -30,12 +30,12 @@ from cudamem_testing.plugin.items import (
 )
 from cudamem_testing.plugin.reports import Reports, texts_of
 from cudamem_testing.plugin.settings import runs_tests
+from cudamem_testing.ranks.watch import Ranks
 from cudamem_testing.run.finished import forget_last
 from cudamem_testing.safe_access import is_a
 
 if TYPE_CHECKING:
     from cudamem_testing.plugin.warmup import WarmUps
-    from cudamem_testing.ranks.watch import Ranks
     from cudamem_testing.run.running import Asked
     from cudamem_testing.run.session import Session
 
@@ -96,7 +96,7 @@ class Hooks:
         special = markers.speaks_of_memory(item, marked=marked)
         if special or session.settings.on:
             if special:
-                import torch  # noqa: F401 - a limit is set: measure from the start
+                torch_api.load()  # a limit is set: measure from the start
             if "last_value" in vars(sys):
                 forget_last()  # pytest does so one phase later, when it would count as freed by this test
             self.wider.item = item
@@ -180,8 +180,6 @@ class Hooks:
     def watch_ranks(self) -> Ranks:
         """Have processes measured that tests start from here on."""
         if self.ranks is None:
-            from cudamem_testing.ranks.watch import Ranks
-
             self.ranks = Ranks(self.session)
             self.ranks.watch()
             self._config.add_cleanup(self.ranks.close)

@@ -10,7 +10,7 @@ import pytest
 
 from cudamem_testing.model.changes import comparison
 from cudamem_testing.model.limits import Budget, LimitError, budget, called, clashes
-from cudamem_testing.model.override import merged, override
+from cudamem_testing.model.override_marker import merged, override
 from cudamem_testing.model.promises import PromisedSize, promised, with_all_sizes
 from cudamem_testing.model.repeatable import warmup_refusal
 from cudamem_testing.plugin import keys

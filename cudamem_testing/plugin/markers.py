@@ -21,6 +21,7 @@ FIXTURES = frozenset({"cuda_memory", "memory_snapshot", "operator_memory", "refe
 TEXT_FIXTURES = frozenset({"memory_profile"})  # they compare texts and need no measuring
 SIGNATURE = f"{BUDGET}(peak, reserved, retained, allocations, retries, at_least, device, absolute, warmup)"
 SCALING = "memory_scaling"
+NEEDS_CARDS = "is for simulated cards alone: run it with --cudamem-device=simulated"
 OURS = (OVERRIDE, BUDGET, BASELINE, SCALING)
 LINES = (
     f"{BASELINE}(tolerance, metrics, warmup): compare the test with its recorded baseline (cudamem)",
@@ -84,7 +85,7 @@ def _near_ours(names: AbstractSet[str], items: Sequence[pytest.Item]) -> dict[st
     unknown -= registered
     if not unknown:
         return {}
-    from cudamem_testing.model.override import nearest
+    from cudamem_testing.plugin.marks import nearest
 
     return nearest(unknown, OURS)
 
@@ -128,3 +129,10 @@ def applied_late(items: Sequence[pytest.Item], known: AbstractSet[str] = frozens
             node = next(node for node in marked if any(mark.name == name for mark in node.own_markers))
             misspelt.append(f"{node.nodeid or 'session'}: {_suggestion(name, near)}")
     return lines, misspelt
+
+
+def skip_without_cards(items: Iterable[pytest.Item]) -> None:
+    """Skip tests whose marker asks for simulated cards, in a run that has none."""
+    for item in items:
+        if keys.OVERRIDE in item.stash and item.stash[keys.OVERRIDE].simulated:
+            item.add_marker(pytest.mark.skip(reason=NEEDS_CARDS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
@@ -43,3 +43,14 @@ def _marks_by_class(cls: type) -> Sequence[object]:
     lists = (one.__dict__.get("pytestmark", []) for one in cls.__mro__)
     marks = (mark for one in lists for mark in (one if isinstance(one, list) else [one]))
     return [getattr(mark, "mark", mark) for mark in marks]
+
+
+def nearest(names: Iterable[str], ours: Sequence[str]) -> dict[str, str]:
+    """The names that are nearly one of ours, each with ours."""
+    from difflib import get_close_matches  # few runs have an unknown marker
+
+    found = {}
+    for name in sorted(names):
+        for near in get_close_matches(name.casefold(), ours, 1, 0.8):
+            found[name] = near
+    return found

@@ -78,13 +78,11 @@ class Reports:
         if status is not None:
             report.cudamem_status = status or None  # type: ignore[attr-defined]
             place_at_test(report, item)
+            if self.record is not None or "[" in report.nodeid:
+                from cudamem_testing.report.deduplicate import parts_of, places_of
             if self.record is not None:
-                from cudamem_testing.report.deduplicate import places_of
-
                 report.cudamem_shown = places_of(self.record, self.unreported)  # type: ignore[attr-defined]
             elif "[" in report.nodeid:
-                from cudamem_testing.report.deduplicate import parts_of
-
                 report.cudamem_parts = parts_of(self.unreported)  # type: ignore[attr-defined]
         elif report.failed and self.unreported:
             from cudamem_testing.windows.regions import not_in

@@ -14,6 +14,7 @@ import pytest
 from cudamem_testing.model.options import flag_of, flags_for_baselines
 from cudamem_testing.plugin import keys, markers
 from cudamem_testing.plugin.settings import OF_MEASURED_TESTS
+from cudamem_testing.recorders.choose import absent_cards
 
 if TYPE_CHECKING:
     from cudamem_testing.model.settings import Settings
@@ -27,8 +28,6 @@ def of_selected_tests(config: pytest.Config, settings: Settings, items: Sequence
     if config.getoption("cudamem_gpus") is not None and not _has_workers(config):
         problems.append(f"--cudamem-gpus={settings.gpus} requires workers of pytest-xdist: add -n 2, or leave it out")
     if keys.SESSION in config.stash:
-        from cudamem_testing.recorders.choose import absent_cards
-
         problems += absent_cards(settings.device)
     return problems
 

@@ -1,28 +1,36 @@
-"""Tests on simulated cards: without values where a marker says so, and skipped with the reason where it cannot run.
+"""Tests on simulated cards: without values where a marker says so, and skipped with the reason where one cannot run.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 
 import pytest
 
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys
+from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.simulated import Cards, enter, without_values
+from cudamem_testing.simulated.unsupported import unsupported
 
 Wrapper = Generator[None, object, object]
 
-NEEDS_CARDS = "is for simulated cards alone: run it with --cudamem-device=simulated"
 
+def simulate(config: pytest.Config, cards: Cards) -> Callable[[], None]:
+    """Start simulated cards before a conftest file or a test module asks for one; returns a function that stops them.
 
-def skip_without_cards(items: Iterable[pytest.Item]) -> None:
-    """Skip tests whose marker asks for simulated cards, in a run that has none."""
-    for item in items:
-        if item.stash.get(keys.OVERRIDE, NOTHING).simulated:
-            item.add_marker(pytest.mark.skip(reason=NEEDS_CARDS))
+    Raises:
+        pytest.UsageError: no card can be simulated here, with the reason.
+    """
+    config.pluginmanager.register(OnSimulatedCards(), "cudamem-simulation")
+    said: list[str] = config.stash.setdefault(keys.SIMULATION, [])
+    try:
+        return enter(cards, say=said.append)
+    except RecorderUnavailable as reason:
+        raise pytest.UsageError(f"cudamem: --cudamem-device=simulated: {reason}") from None
 
 
 class OnSimulatedCards:
@@ -35,8 +43,6 @@ class OnSimulatedCards:
     def pytest_runtest_setup(self, item: pytest.Item) -> Wrapper:
         """Of fixtures."""
         if not item.stash.get(keys.OVERRIDE, NOTHING).values:
-            from cudamem_testing.simulated import without_values
-
             self._leaving.enter_context(without_values())
         return (yield from _skipping())
 
@@ -56,8 +62,6 @@ def _skipping() -> Wrapper:
     try:
         return (yield)
     except Exception as error:
-        from cudamem_testing.simulated.unsupported import unsupported
-
         reason = unsupported(error)
         if reason is None:
             raise

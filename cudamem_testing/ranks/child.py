@@ -7,31 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cudamem_testing.ranks.records import VARIABLE, Order, Written, read_order, write
+from cudamem_testing.model.entered import NotEnteredError
+from cudamem_testing.ranks.order import Order
+from cudamem_testing.ranks.records import VARIABLE, Written, read_order, write
+from cudamem_testing.ranks.settings import settings_of
+from cudamem_testing.run.running import Asked
+from cudamem_testing.run.session import Session
 from cudamem_testing.show.printable import one_line, say
-
-if TYPE_CHECKING:
-    from cudamem_testing.run.session import Session
-    from cudamem_testing.windows.memory import Memory
+from cudamem_testing.windows.memory import Memory
 
 _current: list[Session] = []
-
-
-class Target:
-    """What a process runs in place of its target: the same, measured."""
-
-    def __init__(self, target: Callable[..., object], order: Order) -> None:
-        self._target = target
-        self._order = order
-
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
-        if "torch" not in sys.modules:  # the target's module does not use it
-            return self._target(*args, **kwargs)
-        with _measured(self._order):
-            return run(self._target, *args, **kwargs)
 
 
 def run(function: Callable[..., object], *args: Any, **kwargs: Any) -> object:
@@ -47,8 +34,6 @@ def rank(name: str | None = None) -> Iterator[Memory]:
     ``torchrun``, says so: ``with cuda_memory.ranks():``. The name is by default ``rank`` with the number that
     ``torch.distributed`` or the variable ``RANK`` tells. Without such a test it only measures.
     """
-    from cudamem_testing.windows.memory import Memory
-
     if _current:
         with _memory(_current[-1]) as memory:
             yield memory
@@ -59,16 +44,13 @@ def rank(name: str | None = None) -> Iterator[Memory]:
         with Memory.on("auto") as memory:
             yield memory
         return
-    with _measured(order) as session, _memory(session) as memory:
+    with measured(order) as session, _memory(session) as memory:
         yield memory
 
 
 @contextmanager
 def _memory(session: Session) -> Iterator[Memory]:
     """Windows and budgets in the record of the process."""
-    from cudamem_testing.model.entered import NotEnteredError
-    from cudamem_testing.windows.memory import Memory
-
     running = session.running
     memory = Memory(session.tracker, None if running is None else running.add, session.judge)
     try:
@@ -81,9 +63,6 @@ def _memory(session: Session) -> Iterator[Memory]:
 
 def _order(folder: Path, name: str | None) -> Order | None:
     """What the folder of a test asks for."""
-    from cudamem_testing.ranks.settings import settings_of
-    from cudamem_testing.run.running import Asked
-
     data = read_order(folder)
     if data is None:
         return None
@@ -101,11 +80,11 @@ def _order(folder: Path, name: str | None) -> Order | None:
 
 
 @contextmanager
-def _measured(order: Order) -> Iterator[Session]:
+def measured(order: Order) -> Iterator[Session]:
     """Measure this process as the call of a test; what it leaves is judged at the end."""
-    from cudamem_testing.run.session import Session
-
-    session = Session(order.settings, Path(order.root), harness=_harness(), sent=True, known=order.known, quiet=True)
+    session = Session(
+        order.settings, Path(order.root), harness=(run.__code__,), sent=True, known=order.known, quiet=True
+    )
     session.prepare()
     devices = tuple(str(one.device) for one in session.tracker.recorders)
     _write(order, Written(_named(order.name), devices))
@@ -138,7 +117,7 @@ def _end(session: Session, order: Order, devices: tuple[str, ...], error: BaseEx
     session.border(order.nodeid.partition("::")[0])
     found = (*ended.record.findings, *session.findings)
     record = ended.record.but(outcome="failed" if failed else "passed", findings=found)
-    unenforced = (f"{what}: {number}" for what, number in session.judge.unenforced.items())
+    unenforced = (f"{what}: {number}" for what, number in session.unenforced.items())
     notes = (*session.recorders.notes, *session.outside.notes(), *unenforced)
     _write(order, Written(_named(order.name), devices, record, notes))
     session.close()
@@ -162,7 +141,3 @@ def _named(name: str) -> str:
     if name.startswith("process ") and os.environ.get("RANK", "").isdecimal():
         return f"rank {os.environ['RANK']}"
     return name
-
-
-def _harness() -> tuple[CodeType, ...]:
-    return (run.__code__,)

@@ -11,31 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudamem_testing.model.records import TestRecord
-from cudamem_testing.model.settings import Settings
-from cudamem_testing.run.running import Asked
+from cudamem_testing.report.schema import TEST
 from cudamem_testing.show.atomic_files import TEMPORARY
 
 VARIABLE = "CUDAMEM_RANKS"
 """The environment variable with the folder of a test whose processes ask for themselves."""
 ORDER = "order.json"
-
-
-class Order(NamedTuple):
-    """What a process is to measure, for which test, and where it says what it took."""
-
-    folder: str
-    number: int
-    name: str
-    nodeid: str
-    root: str
-    settings: Settings
-    asked: Asked
-    known: bytes | None = None
-
-    @property
-    def path(self) -> Path:
-        """The file of the process."""
-        return Path(self.folder) / f"{self.number}.json"
 
 
 class Written(NamedTuple):
@@ -62,8 +43,6 @@ def write(path: Path, written: Written) -> None:
     Raises:
         OSError: it cannot be written; the old file is untouched.
     """
-    from cudamem_testing.report.schema import TEST
-
     data = {**written._asdict(), "record": None if written.record is None else TEST.write(written.record)}
     part = path.with_suffix(f".{os.getpid()}{TEMPORARY}")
     with suppress(FileNotFoundError):
@@ -88,8 +67,6 @@ def read(path: Path) -> Written | None:
     Raises:
         ValueError: if it is something else.
     """
-    from cudamem_testing.report.schema import TEST
-
     if not path.exists():
         return None
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -149,6 +149,13 @@ class Recorder(Protocol):
         ...
 
 
+class Taken(NamedTuple):
+    """How many allocations there were on a device so far, and their bytes."""
+
+    number: int
+    bytes: int
+
+
 class AllocatingCall(NamedTuple):
     """An operator that allocated: its name, the bytes that it took, and the frames that called it.
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from cudamem_testing.recorders import cache
 from cudamem_testing.torch_api.headers import cxx_standard
+from cudamem_testing.torch_api.process import torch
 
 
 class Library(NamedTuple):
@@ -126,8 +127,6 @@ def _kept(target: Path, library: Library, progress: Callable[[str], None] | None
     Raises:
         OSError: the library cannot be kept there.
     """
-    import torch  # only here: a run without torch must not import it
-
     if cache.is_whole(target):
         return target
     if target.is_dir():  # a file cannot replace it
@@ -251,8 +250,6 @@ def _homeless(library: Library, faults: Sequence[str]) -> RecorderUnavailable:
 
 
 def _name(library: Library) -> str:
-    import torch
-
     return f"{library.name}-{torch.__version__}-{_fingerprint(library, library.folder)}.so"
 
 
@@ -268,8 +265,6 @@ def _fingerprint(library: Library, folder: Path) -> str:
 
 
 def _torch() -> Path:
-    import torch
-
     return Path(torch.__file__).parent
 
 
@@ -288,8 +283,6 @@ def _including() -> list[str]:
 
 
 def _flags(standard: str, level: str) -> list[str]:
-    import torch
-
     flags = [level, f"-std={max(standard, cxx_standard())}", "-fPIC", "-fvisibility=hidden", "-pthread"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     return flags

@@ -23,6 +23,11 @@ from pathlib import Path
 
 from cudamem_testing.originals import Original
 
+with suppress(ImportError):  # on Windows, where this module is only imported
+    import fcntl
+    import grp
+    import pwd
+
 _NAME = "cudamem_testing"
 _TEMPORARY = "/tmp", "/var/tmp"
 #: Seconds to wait for another process that compiles the same library.
@@ -143,8 +148,6 @@ def alone(lock: Path) -> Iterator[None]:
 
     So nothing waits for ever: neither for a process that was stopped while it compiled, nor for the reader of a pipe.
     """
-    import fcntl  # not on Windows, where this module is only imported
-
     try:
         handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError:
@@ -181,8 +184,6 @@ def _checksum(library: Path) -> str:
 
 
 def _home() -> str | None:
-    import pwd  # not on Windows
-
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -205,9 +206,6 @@ def _others_write(found: os.stat_result) -> bool:
 
 @cache
 def _is_private(group: int) -> bool:
-    import grp
-    import pwd
-
     try:
         user, named = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:

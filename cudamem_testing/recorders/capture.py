@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import RawFrame
@@ -17,8 +16,7 @@ GRAD_MODE = "<grad mode>"
 """File of the last frame of a stack in snapshots of ours: its name says whether the thread's grad mode was ``on``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaCapture:
+class CudaCapture(NamedTuple):
     """A snapshot dict of torch, for all cards. ``missing`` says why there are no stacks or events."""
 
     device: Device
@@ -27,8 +25,7 @@ class CudaCapture:
     missing: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CpuCapture:
+class CpuCapture(NamedTuple):
     """Rows of the CPU recorder, the number of its first event, and a function from stack number to frames."""
 
     device: Device
@@ -43,8 +40,7 @@ class CpuCapture:
 Capture = CudaCapture | CpuCapture
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A failed allocation: bytes requested, allowed and free (``None`` if unknown), and the state at that moment.
 
     ``base`` is the level at which a relative limit was set; ``None`` if the current limit is not relative.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,11 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device, select
 from cudamem_testing.model.records import Environment
 from cudamem_testing.recorders import cards
+from cudamem_testing.recorders.build import RecorderUnavailable
 
 if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
-    from cudamem_testing.recorders.card_recorder import CardLibrary
-    from cudamem_testing.recorders.cuda import CudaStatistics
-    from cudamem_testing.recorders.history import CudaHistory
+    from cudamem_testing.recorders.cuda_devices import CudaDevices
 
 Say = Callable[[str], None]
 
@@ -34,8 +33,6 @@ def absent_cards(selection: str | Device) -> list[str]:
     """That the selected cards are not on this machine; empty if they are, or no cards are selected. Loads torch."""
     if isinstance(selection, str) or not selection.has_segments:
         return []
-    import torch  # noqa: F401 - a card was selected: torch knows whether there is one
-
     absent = missing(selection)
     return [] if absent is None else [f"--cudamem-device={selection}: {absent}; auto measures the available devices"]
 
@@ -57,9 +54,7 @@ class Recorders:
         self._selection = selection
         self._record = record
         self._harness = harness
-        self._statistics: CudaStatistics | None = None
-        self._history: CudaHistory | None = None
-        self._library: CardLibrary | None = None
+        self._cards: CudaDevices | None = None
         self._open: tuple[Recorder, ...] = ()
         self._leaving = ExitStack()
         self.opened = False
@@ -84,7 +79,7 @@ class Recorders:
     def close(self) -> None:
         """Restore the process to its earlier state; safe to call twice."""
         self._open = ()
-        self._statistics = self._history = None
+        self._cards = None
         self._leaving.close()
 
     def _open_selected(self, say: Say) -> None:
@@ -94,11 +89,11 @@ class Recorders:
             self.notes.append(f"{missing(self._selection)}: nothing is measured")
         self._leaving.callback(cards.close)
         opened = [self._recorder(device, backend, say) for device in devices]
-        if self._statistics is not None:
+        if self._cards is not None:
             from cudamem_testing.recorders import host
 
             if host.measurable():
-                opened.append(host.HostRecorder(None if self._library is None else self._library.host_watch()))
+                opened.append(host.HostRecorder(self._cards.host_watch()))
                 self._leaving.callback(opened[-1].close)
         self._open = tuple(opened)
         names = tuple(f"{device} ({name})" if (name := cards.name(device)) else str(device) for device in devices)
@@ -108,39 +103,18 @@ class Recorders:
         if device.kind == "cpu":
             return self._cpu(say)
         if device.is_card:
-            return self._cuda(device, backend, say)
+            if self._cards is None:
+                from cudamem_testing.recorders.cuda_devices import CudaDevices
+
+                self._cards = CudaDevices(backend, self._harness if self._record else None, say, self._leaving)
+            return self._cards.recorder(device)
         from cudamem_testing.recorders.accelerator import AcceleratorRecorder
 
         recorder = AcceleratorRecorder(device)
         self._leaving.callback(recorder.close)
         return recorder
 
-    def _cuda(self, device: Device, backend: str, say: Say) -> Recorder:
-        from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
-        from cudamem_testing.recorders.history import CudaHistory
-
-        if self._statistics is None:
-            self._statistics = CudaStatistics()
-            self._leaving.callback(self._statistics.close)
-            self._library = self._native_library(say) if backend == "native" and self._record else None
-            stacks = None if self._library is None else self._library.stacks(self._harness)
-            if backend == "native":
-                self._history = CudaHistory(self._record, stacks)
-                self._leaving.callback(self._history.close)
-        return CudaRecorder(device, self._statistics, backend, self._history)
-
-    def _native_library(self, say: Say) -> CardLibrary | None:
-        """The library that makes recording cards cheap, compiled on first use; the CPU's also reads card counters."""
-        from cudamem_testing.recorders.build import RecorderUnavailable
-        from cudamem_testing.recorders.card_recorder import CardLibrary
-        from cudamem_testing.recorders.native import NativeRecorder
-
-        with suppress(RecorderUnavailable):
-            NativeRecorder.load(say)
-        return CardLibrary.load(say)
-
     def _cpu(self, say: Say) -> Recorder:
-        from cudamem_testing.recorders.build import RecorderUnavailable
         from cudamem_testing.recorders.cpu import CpuRecorder
 
         try:

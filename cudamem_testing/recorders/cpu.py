@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import CodeType
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
-from cudamem_testing.recorders.base import Owned, WithoutWorkspaces
+from cudamem_testing.recorders.base import Owned, Taken, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import FREED, Reading, Recording
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
-    from cudamem_testing.recorders.capture import CpuCapture, Refusal
-    from cudamem_testing.recorders.dispatch_trap import Taken
 
 _new = tuple.__new__  # three times as fast as the named tuple's own
 EVENTS = 1 << 18
@@ -172,8 +170,6 @@ class CpuRecorder(WithoutWorkspaces):
 
     def capture(self) -> CpuCapture:
         """Live blocks and, if recorded, the events since the test began."""
-        from cudamem_testing.recorders.capture import OFF, CpuCapture
-
         if not self._record:
             return CpuCapture(self.device, self._native.scan(), (), self.frames, missing=OFF)
         trace = self._native.events(max(self._first, self._resumed))
@@ -189,11 +185,9 @@ class CpuRecorder(WithoutWorkspaces):
 
     def capture_of(self, owner: int) -> CpuCapture:
         """The live blocks of one owner; with events only if a block has no stack, to show what came before it."""
-        from cudamem_testing.recorders.capture import CpuCapture
-
         blocks = self._native.scan(owner)
         if not all(block.stack for block in blocks):
-            return replace(self.capture(), blocks=blocks)
+            return self.capture()._replace(blocks=blocks)
         return CpuCapture(self.device, blocks, (), self.frames)
 
     def allocation(self, address: int) -> tuple[int, int] | None:
@@ -215,8 +209,6 @@ class CpuRecorder(WithoutWorkspaces):
         capture = self.capture()
         if refused is None or refused.number <= self._refusals or not self._record:
             return None
-        from cudamem_testing.recorders.capture import Refusal
-
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
 
     def read_and_reset_peaks(self) -> Counters:
@@ -245,8 +237,6 @@ class CpuRecorder(WithoutWorkspaces):
 
     def live(self) -> CpuCapture:
         """All live blocks."""
-        from cudamem_testing.recorders.capture import CpuCapture
-
         return CpuCapture(self.device, self._native.scan(), (), self.frames)
 
     def operators(self) -> Trap:
@@ -256,8 +246,6 @@ class CpuRecorder(WithoutWorkspaces):
         return counting(self._taken)
 
     def _taken(self) -> Taken:
-        from cudamem_testing.recorders.dispatch_trap import Taken
-
         reading = self._slot.peek()
         return Taken(reading.allocations, reading.allocated_total)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import PEAKS, ZERO, Counters
-from cudamem_testing.recorders.base import WithoutOwners
+from cudamem_testing.recorders.base import Taken, WithoutOwners
+from cudamem_testing.recorders.capture import CudaCapture
+from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
 from cudamem_testing.recorders.stats_patches import NOTHING, Counts, Views, counts
 
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.failing import Wanted
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
-    from cudamem_testing.recorders.capture import CudaCapture, Refusal
-    from cudamem_testing.recorders.dispatch_trap import Taken
+    from cudamem_testing.recorders.capture import Refusal
     from cudamem_testing.recorders.history import CudaHistory
     from cudamem_testing.recorders.native_device import NativeDevice
 
@@ -205,7 +206,6 @@ class CudaRecorder(WithoutOwners):
         """The blocks of the allocator's snapshot, without events."""
         if self._history is None:
             return None
-        from cudamem_testing.recorders.capture import CudaCapture
         from cudamem_testing.torch_api.graphs import fast_snapshot
 
         segments = fast_snapshot() if torch_api.cuda_initialized() else []
@@ -232,8 +232,6 @@ class CudaRecorder(WithoutOwners):
         return DispatchTrap(self._taken, wanted, after if isinstance(after, DispatchTrap) else None)
 
     def _taken(self) -> Taken:
-        from cudamem_testing.recorders.dispatch_trap import Taken
-
         stats = self._statistics.peek(self._index)
         return Taken(stats["allocation"]["all"]["allocated"], stats["requested_bytes"]["all"]["allocated"])
 
@@ -330,8 +328,6 @@ def native_card(index: int) -> NativeDevice | None:
     """
     if torch_api.allocator_backend() != "native":
         return None
-    from cudamem_testing.recorders.native import NativeRecorder
-
     native = NativeRecorder.load_if_compiled()
     return None if native is None else native.device(DEVICE_TYPE, index)
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cudamem_testing.model.failing import Trapped, Wanted
-from cudamem_testing.recorders.base import AllocatingCall
+from cudamem_testing.recorders.base import AllocatingCall, Taken
 from cudamem_testing.recorders.lines import ends_with
 from cudamem_testing.torch_api.dispatch import PlainDispatchMode, operator_name
 
@@ -27,13 +27,6 @@ DEPTH = 64
 TEXT = "CUDA out of memory. Tried to allocate memory"
 #: Wrappers that torch puts around the call of a mode.
 _AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py", "recorders/dispatch_trap.py")
-
-
-class Taken(NamedTuple):
-    """How many allocations there were on a device so far, and their bytes."""
-
-    number: int
-    bytes: int
 
 
 class DispatchTrap:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from cudamem_testing import torch_api
 from cudamem_testing.guards.imports import AfterImport
 from cudamem_testing.recorders.build import RecorderUnavailable
+from cudamem_testing.recorders.native import NativeRecorder
 
 
 class EarlyRecorder:
@@ -38,8 +39,6 @@ class EarlyRecorder:
         undo()
 
     def _install(self) -> None:
-        from cudamem_testing.recorders.native import NativeRecorder
-
         try:
             native = NativeRecorder.load(self.said.append)
             if not native.is_installed():

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches, replaced
 from cudamem_testing.model.devices import Device
+from cudamem_testing.recorders.capture import OFF, CudaCapture, Refusal
 
 if TYPE_CHECKING:
-    from cudamem_testing.recorders.capture import CudaCapture, Refusal
     from cudamem_testing.recorders.card_recorder import CardStacks
 
 MAX_ENTRIES = 100_000
@@ -79,8 +79,6 @@ class CudaHistory:
 
     def capture(self, device: Device) -> CudaCapture:
         """The allocator's current state."""
-        from cudamem_testing.recorders.capture import OFF, CudaCapture
-
         if not torch_api.cuda_initialized():
             return CudaCapture(device, {"segments": [], "device_traces": []}, missing="CUDA is not initialised")
         missing = USERS if self._users else None if self._ours else OFF
@@ -109,8 +107,6 @@ class CudaHistory:
         def observer(index: int, requested: int, allowed: int, free: int) -> None:
             alive = history()
             if alive is not None and alive._wanted:
-                from cudamem_testing.recorders.capture import Refusal
-
                 device = Device("cuda", index)
                 base = alive.bases.get(index)
                 alive._refusals[index] = Refusal(device, requested, allowed, free, alive.capture(device), base)

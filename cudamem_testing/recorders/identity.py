@@ -16,6 +16,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.simulated_cards import CARDS
 from cudamem_testing.model.sizes import count
+from cudamem_testing.torch_api.process import torch
 
 _THREADS = re.compile(r"\d+ threads?")
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -24,8 +25,6 @@ SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_
 def identity(device: Device) -> str | None:
     """The identity of a device; ``None`` for a card that was not used yet, and for pinned host memory."""
     if device.kind == "cpu":
-        import torch
-
         return f"{platform.machine()}, {count(torch.get_num_threads(), 'thread')}, torch {_version()}"
     if device.pseudo:
         return None
@@ -36,8 +35,6 @@ def identity(device: Device) -> str | None:
         return ", ".join((name, f"torch {_version()}", *allocator_settings(os.environ)))
     if not torch_api.cuda_initialized():
         return None
-    import torch
-
     card = torch.cuda.get_device_properties(device.index or 0)
     allocator = " ".join((torch_api.allocator_backend(), *allocator_settings(os.environ)))
     simulated = torch_api.simulated_cards()

@@ -32,8 +32,7 @@ def examine() -> Table:
     """Try every recorder; builds the CPU recorder if it was never built. CUDA is not initialised."""
     rows = [("torch", torch_api.version() or "not installed: pip install torch")]
     if torch_api.version() is not None:
-        import torch  # noqa: F401 - the recorders need it
-
+        torch_api.load()  # the recorders need it
         recorders = Recorders("all")
         try:
             opened = recorders.open()

@@ -6,6 +6,7 @@ tests lose theirs, which the page says. Texts are safe to show, and none of them
 
 from __future__ import annotations
 
+import pathlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from cudamem_testing.report.codec import Json
 from cudamem_testing.report.compare import Compared
 from cudamem_testing.report.curves import StackNumbers, write_curve
 from cudamem_testing.report.failures import failure_lines, notes, unchecked_lines
+from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.pages import Listing, in_script, page_pieces, script_pieces
 from cudamem_testing.show.printable import elide, one_line, printable
 from cudamem_testing.wording import details, headline
@@ -322,3 +324,21 @@ def _places(old: dict[str, TestRecord], new: dict[str, TestRecord]) -> Json:
             names = sorted({*tops[0], *tops[1]}, key=lambda name: -(tops[1].get(name, 0) - tops[0].get(name, 0)))
             found[name] = [[one, tops[0].get(one), tops[1].get(one)] for one in names]
     return found
+
+
+def write_html(run: RunRecord, path: pathlib.Path) -> None:
+    """Write the report as a page to ``path``, whole or not at all.
+
+    Raises:
+        OSError: when it cannot be written; what stood at ``path`` is then untouched.
+    """
+    replace_file(path, (piece.encode() for piece in run_page(run)))
+
+
+def write_comparison(before: RunRecord, after: RunRecord, compared: Compared, path: pathlib.Path) -> None:
+    """Write a page that shows two reports and what changed between them, whole or not at all.
+
+    Raises:
+        OSError: when it cannot be written; what stood at ``path`` is then untouched.
+    """
+    replace_file(path, (piece.encode() for piece in compare_page(before, after, compared)))

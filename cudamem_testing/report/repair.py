@@ -42,8 +42,7 @@ def repair(root: Path, progress: Callable[[str], None] | None = None) -> Repaire
     """
     done, failed = [], []
     if torch_api.version() is not None:
-        import torch  # noqa: F401 - the libraries are compiled against it
-
+        torch_api.load()  # the libraries are compiled against it
         libraries = [build.CPU_RECORDER, build.COLLECTOR_WATCH]
         if torch_api.cuda_device_count():
             libraries.append(build.CARD_RECORDER)

@@ -6,14 +6,10 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.schema import run_from_json, run_to_json
 from cudamem_testing.show.atomic_files import replace_file
-
-if TYPE_CHECKING:
-    from cudamem_testing.report.compare import Compared
 
 
 def write_json(run: RunRecord, path: Path) -> None:
@@ -28,7 +24,7 @@ def write_json(run: RunRecord, path: Path) -> None:
 def write_reports(run: RunRecord, json_file: Path | None, html_file: Path | None) -> tuple[list[str], list[str]]:
     """Write the report in each form that is asked for; returns lines on what was written, and on what could not be."""
     written, problems = [], []
-    for path, write in ((json_file, write_json), (html_file, write_html)):
+    for path, write in ((json_file, write_json), (html_file, _write_page)):
         if path is not None:
             try:
                 write(run, path)
@@ -39,26 +35,10 @@ def write_reports(run: RunRecord, json_file: Path | None, html_file: Path | None
     return written, problems
 
 
-def write_html(run: RunRecord, path: Path) -> None:
-    """Write the report as a page to ``path``, whole or not at all.
+def _write_page(run: RunRecord, path: Path) -> None:
+    from cudamem_testing.report.page import write_html  # few runs write one
 
-    Raises:
-        OSError: when it cannot be written; what stood at ``path`` is then untouched.
-    """
-    from cudamem_testing.report.page import run_page
-
-    replace_file(path, (piece.encode() for piece in run_page(run)))
-
-
-def write_comparison(before: RunRecord, after: RunRecord, compared: Compared, path: Path) -> None:
-    """Write a page that shows two reports and what changed between them, whole or not at all.
-
-    Raises:
-        OSError: when it cannot be written; what stood at ``path`` is then untouched.
-    """
-    from cudamem_testing.report.page import compare_page
-
-    replace_file(path, (piece.encode() for piece in compare_page(before, after, compared)))
+    write_html(run, path)
 
 
 def json_pieces(value: object, margin: str = "\n") -> Iterator[str]:

@@ -12,6 +12,7 @@ from cudamem_testing.model.nodeids import function_of
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.model.sizes import count, format_size, from_to
 from cudamem_testing.model.windows import Window
+from cudamem_testing.report.failures import failure_lines, notes, unchecked_lines
 from cudamem_testing.show.printable import one_line, printable
 from cudamem_testing.show.tables import Column, Table
 
@@ -71,20 +72,14 @@ def summary_lines(
 
 
 def _failures(run: RunRecord, width: int) -> list[SummaryLine]:
-    from cudamem_testing.report.failures import failure_lines
-
     return _wrapped(failure_lines(run.failures), width, RED)
 
 
 def _unchecked(run: RunRecord, width: int) -> list[SummaryLine]:
-    from cudamem_testing.report.failures import unchecked_lines
-
     return _wrapped(unchecked_lines(run), width, YELLOW)
 
 
 def _notes(run: RunRecord, width: int) -> list[SummaryLine]:
-    from cudamem_testing.report.failures import notes
-
     return _wrapped((f"note: {note}" for note in notes(run)), width, YELLOW)
 
 

@@ -22,7 +22,7 @@ from cudamem_testing.model.facts import Changed, NoBaseline
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.nodeids import name_in_module
 from cudamem_testing.model.stacks import NO_STACK
-from cudamem_testing.objects import find_holders
+from cudamem_testing.objects.search import find_holders
 from cudamem_testing.recorders.identity import apart, is_real_card_of
 from cudamem_testing.records.baselines import BaselineKey
 from cudamem_testing.snapshots.backward import made_with_grad, saved_for_backward

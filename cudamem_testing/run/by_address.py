@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.recorders.base import NOTHING, Owned
 from cudamem_testing.run.without_owners import WithoutOwners
 from cudamem_testing.snapshots.evidence import moment_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.findings import Finding
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.evidence import Evidence
@@ -152,27 +152,14 @@ class ByAddress(WithoutOwners):
         return set() if replayed is None else self._ledger.unknown(replayed.recording)
 
     def _hidden(self, place: str, addresses: set[int]) -> Finding:
-        from cudamem_testing.model.blocks import LiveSet
-        from cudamem_testing.model.facts import LeftOver
-        from cudamem_testing.model.live_tables import live_table
+        from cudamem_testing.verdicts.left_over import left_over  # few files leave any
 
         device = self.recorder.device
         replayed = self._evidence.replay(device)
-        live = replayed.live_at() if replayed is not None else LiveSet(device)
-        blocks = tuple(replace(block, preexisting=False) for block in live if block.address in addresses)
+        live = None if replayed is None else replayed.live_at()
+        blocks = tuple(replace(block, preexisting=False) for block in live or () if block.address in addresses)
         self._ledger.enter(device, f"{place} (which test is not known)", blocks)
-        table = live_table(replace(live, blocks=blocks, rounding=0, notes=()), "still live").cut()
-        size = sum(block.size for block in blocks)
-        return Finding(
-            Kind.LEAK,
-            Verdict.UNATTRIBUTED,
-            Severity.WARN,
-            LeftOver(place, table),
-            bytes=size,
-            device=device,
-            allocated=blocks[0].stack.line if blocks else None,
-            cause=f"leak | {Verdict.UNATTRIBUTED.value} | {place}",
-        )
+        return left_over(place, device, live, blocks)
 
 
 def _among(block: Block, spans: Iterable[range]) -> bool:

@@ -15,6 +15,8 @@ from cudamem_testing.model.findings import Severity
 from cudamem_testing.model.records import Exhibit
 from cudamem_testing.safe_access import error_text
 from cudamem_testing.show.printable import short_lines
+from cudamem_testing.snapshots.curves import curve
+from cudamem_testing.trace.curves import curves_of
 
 if TYPE_CHECKING:
     from cudamem_testing.model.curves import Curve
@@ -61,8 +63,6 @@ class Curves:
         return heapq.heappushpop(self._largest, peak) < peak
 
     def _made(self, running: ActiveTest, whole: Sequence[Window]) -> list[Curve]:
-        from cudamem_testing.snapshots.curves import curve
-
         found = []
         for window in whole:
             recorder = next((one for one in self._tracker.recorders if one.device == window.device), None)
@@ -80,8 +80,6 @@ class Curves:
         """The profiles of a test are about to be dropped: for a failed test they show its memory by category."""
         if not _has_failed(running):
             return
-        from cudamem_testing.trace.curves import curves_of
-
         for profile in profiles:
             try:
                 running.curves += tuple(curves_of(profile.timeline()))

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cudamem_testing.objects import HolderResult, Reach, RootKind
+from cudamem_testing.model.references import Reach, RootKind
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.run.holders import Holders
 from cudamem_testing.run.running import Entrusted
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding
+from cudamem_testing.model.stacks import Locator
 from cudamem_testing.run.ledger import Ledger
 from cudamem_testing.safe_access import error_text
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence as Piece
     from cudamem_testing.model.evidence import NoEvidence
-    from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.run.curves import Curves
@@ -64,8 +64,6 @@ class Evidence:
     @cached_property
     def locator(self) -> Locator:
         """Finds the lines of the project."""
-        from cudamem_testing.model.stacks import Locator
-
         return Locator(str(self._root))
 
     @cached_property

@@ -16,7 +16,7 @@ from cudamem_testing.run.running import Fixture
 from cudamem_testing.windows.owners import Owner
 
 if TYPE_CHECKING:
-    from cudamem_testing.objects import Path
+    from cudamem_testing.model.references import Path
     from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
     from cudamem_testing.windows.tracker import Span

@@ -24,7 +24,7 @@ from cudamem_testing.model.records import (
 )
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.places import FOLDER
-from cudamem_testing.windows.judge import IGNORED_BELOW
+from cudamem_testing.windows.defaults import IGNORED_BELOW
 
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked

@@ -15,8 +15,9 @@ from dataclasses import replace
 from cudamem_testing.guards import thawed
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.references import Doubt, Unsure
-from cudamem_testing.objects import HolderResult, KnownPlaces, Path, Reach, RootKind
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure
+from cudamem_testing.objects.places import KnownPlaces
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.torch_api import capturing, compiler_pools
 
 #: Holders by the address of the block.

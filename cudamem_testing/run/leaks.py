@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.findings import Finding, Severity
-    from cudamem_testing.model.rules import Rule
+    from cudamem_testing.model.rules import Ignored, Rule
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.attribution import Attributions
     from cudamem_testing.run.evidence import Evidence
@@ -60,13 +60,17 @@ class LeakCheck:
     @cached_property
     def _settling(self) -> RetainedAnalysis:
         """Settles what is left; its modules are imported by the first test that retains something."""
-        from cudamem_testing.model.rules import Ignored
         from cudamem_testing.run.retained_analysis import RetainedAnalysis
 
-        ignored = Ignored(self._rules, self.ignored)
         return RetainedAnalysis(
-            self._tracker, self._evidence, self._attributions, self._ignore_below, ignored, self.small
+            self._tracker, self._evidence, self._attributions, self._ignore_below, self._ignored, self.small
         )
+
+    @cached_property
+    def _ignored(self) -> Ignored:
+        from cudamem_testing.model.rules import Ignored
+
+        return Ignored(self._rules, self.ignored)
 
     def not_undone(self, fixture: Fixture, severity: Severity) -> list[Finding]:
         """Findings for what an ended fixture was expected to free."""
@@ -80,9 +84,7 @@ class LeakCheck:
         """Findings at the end of the run, for what was too small to be judged for one test."""
         if "small" not in vars(self) or not self.small.any:
             return []
-        from cudamem_testing.model.rules import Ignored
-
-        return self.small.judge(severity, Ignored(self._rules, self.ignored))
+        return self.small.judge(severity, self._ignored)
 
     def made(self, fixture: Fixture) -> None:
         """A wider fixture was set up."""

@@ -12,7 +12,7 @@ from cudamem_testing.guards import collect_garbage, collect_young_garbage
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.objects import KnownPlaces
+from cudamem_testing.objects.places import KnownPlaces
 from cudamem_testing.oom.left import live_blocks, new_blocks
 from cudamem_testing.originals import Original
 from cudamem_testing.run.holders import BlockHolders

@@ -36,9 +36,7 @@ class PoolCheck:
         """
         if not self._captures.begun or torch_api.capturing():  # a capture that the test left open allows no collection
             return [*leaked]
-        from cudamem_testing.graphs.pools import pools_of
-        from cudamem_testing.snapshots.capture import recording_of
-        from cudamem_testing.verdicts.pools import compiler_pool, empty_pool, is_graph_state
+        from cudamem_testing.verdicts.pools import judged  # few tests capture
 
         self._captures.begun = False
         collect_garbage()
@@ -50,16 +48,8 @@ class PoolCheck:
             self._tracker.read(recorder)  # what is reserved now
             capture = recorder.capture()
             if capture is not None:
-                pools = pools_of(recording_of(capture, self._evidence.locator))
-                new = [use for use in pools.orphans(()) if (recorder.device, use.pool) not in self._known]
-                compiled = torch_api.compiler_pools()
-                found += [compiler_pool(use, recorder.device) for use in new if use.pool in compiled]
-                orphans = [use for use in new if use.pool not in compiled]
-                if orphans:
-                    beside = [one for one in found if is_graph_state(one) and one.device == recorder.device]
-                    found = [one for one in found if one not in beside]
-                    found += [empty_pool(use, recorder.device, nodeid, beside) for use in orphans]
-                self._known.update((recorder.device, use.pool) for use in pools.private)
+                recording = self._evidence.recording(capture)
+                found = judged(found, recording, nodeid, self._known, torch_api.compiler_pools())
         return found
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ def process_summary(session: Session) -> ProcessSummary:
     return ProcessSummary(
         session.environment,
         session.fixtures,
-        session.judge.unenforced,
+        session.unenforced,
         session.findings,
         session.attributions.ledger(),
         session.leaks.ignored if session.leaks else {},

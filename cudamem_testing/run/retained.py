@@ -14,7 +14,7 @@ from cudamem_testing.model.override import NOTHING, cycles_of
 from cudamem_testing.run.cycles import CycleCheck
 from cudamem_testing.run.leaks import LeakCheck
 from cudamem_testing.run.running import ActiveTest, Fixture, LeakSubject
-from cudamem_testing.windows.judge import cycles_fail
+from cudamem_testing.windows.defaults import cycles_fail
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:

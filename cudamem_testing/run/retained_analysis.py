@@ -15,9 +15,10 @@ from cudamem_testing.guards import collect_garbage, collect_young_garbage, may_h
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.model.references import Doubt, Unsure
+from cudamem_testing.model.references import Doubt, Reach, Unsure
 from cudamem_testing.model.rules import Ignored
-from cudamem_testing.objects import HolderResult, KnownPlaces, Reach
+from cudamem_testing.objects.places import KnownPlaces
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.recorders.base import Owned
 from cudamem_testing.run.entrusted import entrusted
 from cudamem_testing.run.holders import BlockHolders, Holders

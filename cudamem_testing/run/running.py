@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cudamem_testing.model.curves import Curve
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.limits import Budget
+    from cudamem_testing.model.references import Path
     from cudamem_testing.model.windows import SharedWindows, Window
-    from cudamem_testing.objects import Path
     from cudamem_testing.run.allocator import Allocator
 
 

@@ -34,7 +34,7 @@ from cudamem_testing.run.outside import OutsideCheck
 from cudamem_testing.run.running import ActiveTest, Asked, Entrusted, Fixture
 from cudamem_testing.safe_access import error_text
 from cudamem_testing.verdicts.policy import Policy
-from cudamem_testing.windows.judge import Judge, ignored_below
+from cudamem_testing.windows.defaults import ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.tracker import Tracker
 
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
     from cudamem_testing.model.changes import Comparison
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.promises import PromisedSize
+    from cudamem_testing.model.references import Path as ObjectPath
     from cudamem_testing.model.windows import Window
-    from cudamem_testing.objects import Path as ObjectPath
     from cudamem_testing.recorders.early import EarlyRecorder
     from cudamem_testing.run.cycles import CycleCheck
     from cudamem_testing.run.leaks import LeakCheck
     from cudamem_testing.run.pools import PoolCheck
     from cudamem_testing.run.promises import Promises
     from cudamem_testing.run.retained import Retained
+    from cudamem_testing.windows.judge import Judge
 
 UNMEASURED = "not measured: see the notes of the run"
 
@@ -98,7 +99,6 @@ class Session:
         self.evidence = Evidence(self.tracker, root, self.owners.names, **asked)
         self.attributions = Attributions(self.tracker, self.owners, self.evidence)
         self.outside = OutsideCheck(self.tracker, shared=sent)
-        self.judge = Judge(self.evidence.explainer, self.evidence.draw, self.evidence.churn)
         self.baselines = Baselines(settings, root, self.evidence, self.tracker, without, sent=sent)
         self.policy = Policy(settings, root, known)
         self.leaks: LeakCheck | None = None  # its modules need torch, and not every run has it
@@ -123,6 +123,18 @@ class Session:
         """The environment that is measured."""
         return self.recorders.environment
 
+    @cached_property
+    def judge(self) -> Judge:
+        """Judges limits; made where there is one."""
+        from cudamem_testing.windows.judge import Judge
+
+        return Judge(self.evidence.explainer, self.evidence.draw, self.evidence.churn)
+
+    @property
+    def unenforced(self) -> Counter[str]:
+        """How many budgets could not be enforced, by reason."""
+        return self.judge.unenforced if "judge" in vars(self) else Counter()
+
     def asked(
         self,
         budgets: tuple[Budget, ...] = (),
@@ -146,23 +158,16 @@ class Session:
                 self._prepare()
 
     def _prepare(self) -> None:
-        from cudamem_testing.run.cycles import CycleCheck
-        from cudamem_testing.run.leaks import LeakCheck
-        from cudamem_testing.run.pools import PoolCheck
-        from cudamem_testing.run.retained import Retained
+        from cudamem_testing.run.checks import checks
 
         self.tracker.attach(self.recorders.open(self._say))
         self._cards = tuple(one.device for one in self.tracker.recorders if one.device.is_card)
         if self._early is not None and all(one.device != Device("cpu") for one in self.tracker.recorders):
             self._early.close()
         self.baselines.identify()
-        rules = self.settings.ignore
-        self.leaks = LeakCheck(self.tracker, self.evidence, self.attributions, self._ignore_below, rules)
-        self.cycles = CycleCheck(
-            self.tracker, self.leaks, self._ignore_below, self.evidence, self.recorders.notes, rules
+        self.leaks, self.cycles, self.pools, self.retained = checks(
+            self.settings, self.tracker, self.evidence, self.attributions, self._ignore_below, self.recorders.notes
         )
-        self.pools = PoolCheck(self.tracker, self.evidence)
-        self.retained = Retained(self.settings, self.tracker, self.leaks, self.cycles)
 
     def begin(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cudamem_testing.guards import collect_garbage
-from cudamem_testing.objects import KnownPlaces
+from cudamem_testing.objects.places import KnownPlaces
 from cudamem_testing.run.holders import BlockHolders
 from cudamem_testing.verdicts.leaks import small_leaks
 

@@ -10,6 +10,7 @@ no-break spaces. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import TextIO
 
@@ -62,3 +63,13 @@ def say(words: object, stream: TextIO | None = None) -> None:
 def spelled_out(text: str) -> str:
     """A text with all escapes spelled out if it has a character that does not print."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def width() -> int:
+    """Columns for tables on this terminal."""
+    return min(shutil.get_terminal_size().columns, 120)
+
+
+def room() -> int | None:
+    """The width of the terminal; ``None`` where the output is no terminal, for there nothing is cut."""
+    return width() if sys.stdout.isatty() else None

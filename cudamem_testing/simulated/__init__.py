@@ -12,18 +12,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cudamem_testing import torch_api
 from cudamem_testing.guards import place
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.simulated_cards import CARDS, DEFAULT, CardModel, Cards
+from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.show.printable import say
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
+from cudamem_testing.simulated.native import NativeCard
 from cudamem_testing.torch_api import cuda_build
-
-if TYPE_CHECKING:
-    from cudamem_testing.simulated.native import NativeCard
 
 __all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda", "without_values"]
 
@@ -65,9 +64,7 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
     Raises:
         RecorderUnavailable: there is a card already, or this torch cannot simulate one; the message says why.
     """
-    from cudamem_testing.recorders.build import RecorderUnavailable
-    from cudamem_testing.simulated.kernels import register
-    from cudamem_testing.simulated.native import NativeCard
+    from cudamem_testing.simulated.kernels import register  # it needs torch, and `doctor` does not
 
     reason = unavailable()
     if reason is not None:

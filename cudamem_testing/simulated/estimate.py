@@ -6,15 +6,22 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from cudamem_testing import torch_api
+from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.model.devices import Device
+from cudamem_testing.model.live_tables import live_section
 from cudamem_testing.model.simulated_cards import DEFAULT
 from cudamem_testing.model.sizes import format_size
+from cudamem_testing.model.stacks import Locator
+from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.safe_access import is_a
 from cudamem_testing.simulated import simulated_cuda
-
-if TYPE_CHECKING:
-    from cudamem_testing.model.blocks import LiveSet
+from cudamem_testing.snapshots.capture import recording_of
+from cudamem_testing.snapshots.replay import replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +34,6 @@ class Estimate:
     live: LiveSet
 
     def __str__(self) -> str:
-        from cudamem_testing.model.live_tables import live_section
-
         head = f"{self.device}: peak {format_size(self.peak)}, reserved {format_size(self.reserved)}"
         return "\n".join([head, *str(live_section(self.live)).splitlines()])
 
@@ -45,18 +50,9 @@ def estimate(function: Callable[..., object], *inputs: Any, device: str = DEFAUL
         RecorderUnavailable: no card can be simulated in this process.
         ValueError: no such card.
     """
-    import torch
-
-    from cudamem_testing import torch_api
-    from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.stacks import Locator
-    from cudamem_testing.recorders.capture import CudaCapture
-    from cudamem_testing.snapshots.capture import recording_of
-    from cudamem_testing.snapshots.replay import replay
-
     with simulated_cuda(device, values=False) as cards:
         torch_api.history_starter(MOST_EVENTS)()
-        held = [_moved(one, torch) for one in inputs]
+        held = [*map(_moved, inputs)]
         function(*held)
         peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         capture = CudaCapture(Device("cuda", 0), torch_api.snapshot(), MOST_EVENTS, None)
@@ -70,7 +66,7 @@ def estimate(function: Callable[..., object], *inputs: Any, device: str = DEFAUL
 MOST_EVENTS = 1_000_000
 
 
-def _moved(value: Any, torch: Any) -> Any:
+def _moved(value: Any) -> Any:
     if is_a(value, torch.nn.Module):
         return copy.deepcopy(value).to("cuda")
     return value.to("cuda") if is_a(value, torch.Tensor) else value

@@ -1,9 +1,9 @@
 """Every private torch call of the package, found by feature and never by version.
 
-torch is imported only inside functions, so that a run without torch does not import it; the modules that read live
-objects or see operators, :mod:`.tensors`, :mod:`.nodes` and :mod:`.dispatch`, import it and are for code that runs only
-if torch is imported. If a function is missing, the caller gets ``None`` (or an empty answer) and says in a note what is
-then unknown.
+What is exported here has torch from :mod:`.process`, which imports it when a function needs it, so that a run without
+torch does not; the modules that read live objects or see operators, :mod:`.tensors`, :mod:`.nodes` and
+:mod:`.dispatch`, import it and are for code that runs only if torch is imported. If a function is missing, the caller
+gets ``None`` (or an empty answer) and says in a note what is then unknown.
 
 | call | first seen | if it is missing |
 | --- | --- | --- |
@@ -106,7 +106,7 @@ from cudamem_testing.torch_api.history import (
     stop_history,
 )
 from cudamem_testing.torch_api.operators import has_kernel, operator_schemas
-from cudamem_testing.torch_api.process import bindings, imported, version
+from cudamem_testing.torch_api.process import bindings, imported, load, version
 from cudamem_testing.torch_api.profiler import (
     EventTypes,
     disable_profiler,
@@ -162,6 +162,7 @@ __all__ = [
     "is_out_of_memory",
     "lazy_without_compiler",
     "let_callers_go",
+    "load",
     "memory_fraction",
     "memory_in_use",
     "memory_profiler_config",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cudamem_testing.torch_api.process import bindings
+from cudamem_testing.torch_api.process import bindings, torch
 
 ACCELERATOR_READER = "_accelerator_getDeviceStats"
 ACCELERATOR_PEAK_RESET = "_accelerator_resetPeakStats"
@@ -23,8 +23,6 @@ class Accelerator(NamedTuple):
 
 def other_accelerator() -> Accelerator | None:
     """The accelerator of this machine, unless it is CUDA; ``None`` if it has no statistics of memory."""
-    import torch
-
     functions = (ACCELERATOR_READER, ACCELERATOR_PEAK_RESET, ACCELERATOR_STARTED)
     if not hasattr(torch, "accelerator") or any(not hasattr(bindings(), name) for name in functions):
         return None
@@ -45,8 +43,6 @@ def accelerator_started() -> bool:
 
 def accelerator_name(kind: str, index: int) -> str:
     """The name of a device; its kind where its module of torch does not say."""
-    import torch
-
     try:
         return str(torch.get_device_module(kind).get_device_name(index))
     except (AttributeError, RuntimeError, AssertionError):
@@ -55,6 +51,4 @@ def accelerator_name(kind: str, index: int) -> str:
 
 def synchronize_accelerator(index: int) -> None:
     """Wait until a device has finished."""
-    import torch
-
     torch.accelerator.synchronize(index)

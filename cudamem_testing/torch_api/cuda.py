@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudamem_testing.safe_access import is_a
-from cudamem_testing.torch_api.process import bindings, imported
+from cudamem_testing.torch_api.process import bindings, imported, torch
 
 #: Attribute of a replacement for ``CUDAGraph.capture_begin`` that holds the capturing streams.
 NOTICED = "cudamem_streams"
@@ -42,22 +42,16 @@ def simulated_trap() -> SimulatedTrap | None:
 
 def cuda_device_count() -> int:
     """Visible CUDA devices; asks NVML first and initialises nothing."""
-    import torch
-
     return torch.cuda.device_count()
 
 
 def cuda_initialized() -> bool:
     """Whether something has initialised CUDA in this process."""
-    import torch
-
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def allocator_backend() -> str:
     """``native``, ``cudaMallocAsync``, ``pluggable`` for a custom one; ``cpu`` in a build without CUDA."""
-    import torch
-
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return "cpu"
     try:
@@ -73,15 +67,11 @@ def cuda_function(name: str) -> Callable[..., Any] | None:
 
 def total_memory(index: int) -> int:
     """Bytes of memory on the card; initialises CUDA."""
-    import torch
-
     return int(torch.cuda.get_device_properties(index).total_memory)
 
 
 def memory_in_use(index: int) -> int | None:
     """Bytes of a card that all processes use, from the driver; ``None`` if unavailable, or while capturing."""
-    import torch
-
     try:
         if capturing():
             return None
@@ -93,8 +83,6 @@ def memory_in_use(index: int) -> int | None:
 
 def transform_plans(index: int) -> int | None:
     """Number of plans that cuFFT keeps for a card, outside the allocator; ``None`` if torch does not show it."""
-    import torch
-
     try:
         return int(torch.backends.cuda.cufft_plan_cache[index].size)
     except (AssertionError, AttributeError, RuntimeError):
@@ -103,22 +91,16 @@ def transform_plans(index: int) -> int | None:
 
 def graph_class() -> type:
     """``torch.cuda.CUDAGraph``; a class that cannot be used in a build without CUDA."""
-    import torch
-
     return torch.cuda.CUDAGraph
 
 
 def current_stream() -> Any:
     """The current stream of this thread; ``None`` before CUDA is initialised."""
-    import torch
-
     return torch.cuda.current_stream() if cuda_initialized() else None
 
 
 def empty_cache() -> None:
     """Return cached segments to the driver; does nothing before CUDA is initialised, or while capturing."""
-    import torch
-
     if not capturing():
         torch.cuda.empty_cache()
 
@@ -161,8 +143,6 @@ def set_allocator_settings(settings: str) -> None:
 
 def synchronize(index: int) -> None:
     """Wait for a card, unless a stream is capturing: waiting would break the capture."""
-    import torch
-
     if not capturing():
         torch.cuda.synchronize(index)
 
@@ -177,8 +157,6 @@ def capturing() -> bool:
     """
     if not imported():
         return False
-    import torch
-
     if not cuda_initialized():
         return False
     begin: Any = getattr(graph_class(), "capture_begin", None)
@@ -188,8 +166,6 @@ def capturing() -> bool:
 
 def _captures(stream: Any) -> bool:
     """Whether a stream, ``None`` for the current one, is capturing."""
-    import torch
-
     with torch.cuda.stream(stream):
         try:
             return bool(torch.cuda.is_current_stream_capturing())
@@ -208,8 +184,6 @@ def compiler_pools() -> frozenset[tuple[int, int]]:
 
 def clear_workspaces() -> None:
     """Free cuBLAS workspaces and CUDA memory shared with other processes; does nothing while capturing."""
-    import torch
-
     if capturing():
         return
     clear = cuda_function("_cuda_clearCublasWorkspaces")
@@ -223,8 +197,6 @@ def take_workspaces(index: int) -> None:
 
     Does nothing while capturing, or while a user's mode would see the products.
     """
-    import torch
-
     modes = (getattr(bindings(), f"_len_torch_{kind}_stack", int)() for kind in ("function", "dispatch"))
     if capturing() or any(modes):
         return
@@ -253,13 +225,9 @@ def workspace_sizes() -> frozenset[int]:
 
 def when_cuda_starts(action: Callable[[], None]) -> None:
     """Run ``action`` once CUDA is initialised, or now if it is."""
-    import torch
-
     torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception is torch's out-of-memory error."""
-    import torch
-
     return is_a(error, torch.OutOfMemoryError)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from cudamem_testing.originals import Original
+from cudamem_testing.torch_api.process import torch
 
 Changes = list[tuple[object, str, object]]
 
@@ -86,8 +87,6 @@ def lacking(include: Path | None = None) -> list[str]:
 
     ``include`` is the folder of torch's headers, that of the torch in use by default.
     """
-    import torch
-
     folder = Path(torch.__file__).parent / "include" if include is None else include
     found = []
     for header, word in NEEDED.items():
@@ -102,8 +101,6 @@ def lacking(include: Path | None = None) -> list[str]:
 
 def has_cuda_build() -> bool:
     """Whether this torch was built with CUDA."""
-    import torch
-
     return hasattr(torch._C, "_cuda_getDeviceCount")
 
 
@@ -111,8 +108,6 @@ def cuda_build(
     functions: Mapping[str, Callable[..., Any]], properties: CardProperties, refuse: Callable[..., Any]
 ) -> Changes:
     """What is to be put in place: owner, attribute, value. ``functions`` are those of ``torch._C`` by name."""
-    import torch
-
     stream, event = _streams()
     external, pool = _refused("ExternalStream", refuse), _refused("MemPool", refuse)
     graph = _refused("CUDAGraph", refuse, "capture_begin", "capture_end", "replay", "reset", "pool")
@@ -155,8 +150,6 @@ def _scatter(tensor: Any, devices: Any, sizes: Any = None, dim: int = 0, streams
 
 
 def _gather(tensors: Any, dim: int, destination: int | None = None) -> Any:
-    import torch
-
     place = "cpu" if destination == -1 else tensors[0].device if destination is None else _card(destination)
     return torch.cat([one.to(place) for one in tensors], dim)
 
@@ -191,8 +184,6 @@ class _NoMarks:
 
 def set_generators(number: int, make_default: Callable[[int], None]) -> None:
     """Make the default generators of the cards. The next new generator after ``make_default`` is that of the card."""
-    import torch
-
     made = []
     for card in range(number):
         make_default(card)
@@ -203,7 +194,6 @@ def set_generators(number: int, make_default: Callable[[int], None]) -> None:
 
 def _storage_maker(original: Callable[..., Any]) -> Callable[..., Any]:
     """What makes storages of cards, which a build without CUDA does not know, by way of a tensor."""
-    import torch
 
     def make(cls: type, *arguments: Any, device: Any = None, **options: Any) -> Any:
         if device is None or torch.device(device).type != "cuda":
@@ -224,8 +214,6 @@ def _refused(name: str, refuse: Callable[..., Any], *methods: str) -> type:
 
 
 def _cudnn() -> Changes:
-    import torch
-
     def behind(name: str) -> Any:
         """The module behind the object that gives its settings as attributes."""
         found = import_module(name)
@@ -273,7 +261,6 @@ class _Errors(int):
 
 def _streams() -> tuple[type, type]:
     """``torch.cuda.Stream`` and ``Event`` on torch's own streams of any device."""
-    import torch
 
     class Stream(torch.Stream):
         """A stream of a simulated card."""
@@ -351,8 +338,6 @@ def engine_lacks_cards(number: int) -> bool:
 
     A tiny backward pass on it shows that.
     """
-    import torch
-
     try:
         x = torch.ones((), device=f"cuda:{number - 1}", requires_grad=True)
         (x * 1).backward()  # type: ignore[no-untyped-call]
@@ -363,8 +348,6 @@ def engine_lacks_cards(number: int) -> bool:
 
 def use_first() -> None:
     """CUDA counts as used from now on: torch's C++ code asks for that once in the life of a process."""
-    import torch
-
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
 
 
@@ -379,13 +362,9 @@ entering_simulation = threading.RLock()
 
 def attention_written_out(*arguments: Any, **options: Any) -> Any:
     """The result of attention as torch writes it out, without the choice of a kernel."""
-    import torch
-
     return torch._scaled_dot_product_attention_math(*arguments, **options)[0]
 
 
 def ctc_loss_backward(*arguments: Any) -> Any:
     """The gradient of the CPU's CTC loss."""
-    import torch
-
     return torch.ops.aten._ctc_loss_backward(*arguments)

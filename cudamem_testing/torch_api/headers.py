@@ -6,6 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from cudamem_testing.torch_api.process import torch
+
 _NAMED = re.compile(r"-std=(c\+\+\d\d)\b")
 
 
@@ -15,8 +17,6 @@ def cxx_standard() -> str:
 
     Read from the text of ``torch.utils.cpp_extension``, whose import takes long; ``c++17`` if that names none.
     """
-    import torch
-
     try:
         text = (Path(torch.__file__).parent / "utils" / "cpp_extension.py").read_text(encoding="utf-8")
     except (OSError, ValueError):

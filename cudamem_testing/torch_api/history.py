@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from cudamem_testing.torch_api.cuda import cuda_function, cuda_initialized
+from cudamem_testing.torch_api.process import torch
 
 Stats = dict[str, Any]
 
@@ -20,8 +22,6 @@ def history_enabled() -> bool:
 
 def history_starter(max_entries: int) -> Callable[[], None]:
     """A function that restarts the allocator's history: Python stacks, at most ``max_entries`` events per card."""
-    import torch
-
     record = torch.cuda.memory._record_memory_history
     wanted = {"context": "alloc", "stacks": "python", "max_entries": max_entries, "clear_history": True}
     known = inspect.signature(record).parameters
@@ -38,8 +38,6 @@ def history_starter(max_entries: int) -> Callable[[], None]:
 
 def stop_history() -> None:
     """Stop the allocator's history."""
-    import torch
-
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -50,18 +48,15 @@ def lazy_without_compiler() -> list[tuple[object, str, object]]:
     (``combined_traceback.cpp``), and that check imports the compiler's modules: 800 of them in 2 s, in the middle of
     a collection or an out-of-memory error. A compiler that was not imported has compiled nothing.
     """
-    import torch
-
-    lazy = vars(torch).get("_lazy_modules")
-    if not isinstance(lazy, set) or "_inductor" in vars(torch):
+    module = sys.modules["torch"]
+    lazy = vars(module).get("_lazy_modules")
+    if not isinstance(lazy, set) or "_inductor" in vars(module):
         return []
-    return [(torch, "_lazy_modules", lazy - {"_inductor"})]
+    return [(module, "_lazy_modules", lazy - {"_inductor"})]
 
 
 def snapshot() -> Stats:
     """The allocator's segments, blocks and events on all cards. May import torch's compiler."""
-    import torch
-
     return dict(torch.cuda.memory._snapshot())
 
 

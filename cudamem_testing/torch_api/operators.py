@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cudamem_testing.torch_api.lacking import needed_for
+from cudamem_testing.torch_api.process import torch
 
 
 @needed_for("the data flow")
 def operator_schemas(name: str) -> tuple[Any, ...]:
     """The schemas of every overload registered under ``name``; empty if it is not an operator."""
-    import torch
-
     if "::" not in name:
         return ()  # the look-up raises for a name without a namespace: an annotation, a backward function
     try:
@@ -26,8 +25,6 @@ def has_kernel(name: str, device: str) -> bool | None:
     Only kernels of this build are known: a CPU build of torch has none for CUDA. Overloads with ``out=`` are not
     asked, because these are generated from the others and claim every device.
     """
-    import torch
-
     asked = [
         torch._C._dispatch_has_computed_kernel_for_dispatch_key(_full_name(schema), device.upper())
         for schema in operator_schemas(name)

@@ -6,10 +6,27 @@ import re
 import sys
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    import torch as torch
+else:
+
+    class _Torch:
+        """The module of that name, imported when one of its names is read.
+
+        Modules that load before a test imports torch have it from here at their head: their functions are called when
+        torch is there, or when importing it is what they are asked for.
+        """
+
+        def __getattr__(self, name: str) -> Any:
+            import torch
+
+            return getattr(torch, name)
+
+    torch = _Torch()
 
 _VERSION = re.compile(r"^Version:(.+)$", re.MULTILINE)
 
@@ -34,8 +51,11 @@ def version() -> str | None:
     return installed.version if line is None else line[1].strip()
 
 
+def load() -> None:
+    """Import torch, unless that is done."""
+    bindings()
+
+
 def bindings() -> ModuleType:
     """``torch._C``, whose functions every spelling of the Python API looks up at each call."""
-    import torch
-
     return torch._C

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudamem_testing.torch_api.lacking import needed_for
+from cudamem_testing.torch_api.process import torch
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,16 +29,15 @@ def profiler_modules() -> tuple[ModuleType, ModuleType] | None:
 @needed_for(_READING)
 def memory_profiler_config() -> Any:
     """The older profiler's configuration for recording memory."""
-    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-
-    return ProfilerConfig(
-        ProfilerState.CPU,
+    profiler = torch._C._profiler
+    return profiler.ProfilerConfig(
+        profiler.ProfilerState.CPU,
         False,  # shapes
         True,  # memory
         False,  # stacks
         False,  # flops
         False,  # modules
-        _ExperimentalConfig(),
+        profiler._ExperimentalConfig(),
     )
 
 
@@ -60,8 +60,7 @@ class EventTypes(NamedTuple):  # created at every session start, so not a datacl
 @needed_for(_READING)
 def event_types() -> EventTypes:
     """The classes of the installed torch."""
-    from torch._C import _profiler as profiler
-
+    profiler = torch._C._profiler
     return EventTypes(
         operator=profiler._ExtraFields_TorchOp,
         allocation=profiler._ExtraFields_Allocation,
@@ -79,9 +78,7 @@ def new_profiler() -> Any:
     Allocators of all devices report to it; recording kernels as well would only cost time. It is the one inside
     ``torch.profiler.profile``, which itself is a reference cycle and keeps its recording until it is collected.
     """
-    from torch.autograd.profiler import profile
-
-    return profile(use_kineto=True, record_shapes=True, profile_memory=True, with_stack=True)
+    return torch.autograd.profiler.profile(use_kineto=True, record_shapes=True, profile_memory=True, with_stack=True)
 
 
 @needed_for(_READING)
@@ -90,9 +87,7 @@ def profiler_is_running() -> bool:
 
     Does not include torch's older profiler (:func:`older_profiler_is_running`).
     """
-    from torch.autograd import profiler
-
-    return _newer_is_enabled() or bool(getattr(profiler, "_is_profiler_enabled", False))
+    return _newer_is_enabled() or bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
 def older_profiler_is_running() -> bool:
@@ -100,8 +95,6 @@ def older_profiler_is_running() -> bool:
 
     It may belong to a recorder, which stops it when another profiler starts (:func:`older_profiler_stays`).
     """
-    import torch
-
     return bool(torch._C._autograd._profiler_enabled()) and not _newer_is_enabled()
 
 
@@ -138,18 +131,14 @@ def disable_profiler() -> None:
 
     Also clears torch's own flag that one is running, which a failed start leaves behind.
     """
-    import torch
-    from torch.autograd import profiler
-
     if _newer_is_enabled():
         torch._C._autograd._disable_profiler()
+    profiler = torch.autograd.profiler
     if getattr(profiler, "_is_profiler_enabled", False):
         profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]
 
 
 def _newer_is_enabled() -> bool:
-    import torch
-
     autograd = torch._C._autograd
     legacy = getattr(getattr(torch._C._profiler, "ActiveProfilerType", None), "LEGACY", None)
     return bool(autograd._profiler_enabled()) and autograd._profiler_type() != legacy
@@ -183,8 +172,6 @@ def profiler_keeps_callers() -> bool:
     """
     kept = 0
     if sys.version_info >= (3, 13):
-        import torch
-
         module = torch.nn.Identity()
         before = sys.getrefcount(module)
         with new_profiler():
@@ -221,8 +208,6 @@ def strided_bytes(tensor: Any) -> int:
 
     The offset is not recorded: bytes before the first element of a view are not counted.
     """
-    import torch
-
     if tensor.layout is not torch.strided:
         return 0
     extent = max((size * stride for size, stride in zip(tensor.sizes, tensor.strides, strict=True)), default=1)

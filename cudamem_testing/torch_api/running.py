@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from cudamem_testing.safe_access import is_a
 
@@ -28,15 +31,11 @@ class Running(NamedTuple):
 
 def node_function() -> Callable[[], Any]:
     """A function that returns the autograd node running on this thread, or ``None`` if it is unknown."""
-    import torch
-
     return getattr(torch._C, "_current_autograd_node", lambda: None)
 
 
 def running() -> Running:
     """The functions and code objects of the installed torch."""
-    import torch
-
     call = getattr(getattr(torch.nn.Module, "_call_impl", None), "__code__", None)
     if call is not None and "self" not in (*call.co_varnames, *call.co_cellvars):
         call = None
@@ -63,18 +62,17 @@ def node_number(node: Any) -> int:
 
 def is_fake(tensor: object) -> bool:
     """Whether a tensor is a fake one, without memory."""
-    try:
-        from torch._subclasses.fake_tensor import FakeTensor
-    except ImportError:
-        return False
-    return is_a(tensor, FakeTensor)
+    module = _fake_tensors()
+    return module is not None and is_a(tensor, module.FakeTensor)
 
 
 def fake_mode_is_on() -> bool:
     """Whether a fake-tensor mode is active on this thread."""
-    try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-    except ImportError:
-        return False
-    return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    module = _fake_tensors()
+    modes = () if module is None else torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    return any(isinstance(mode, module.FakeTensorMode) for mode in modes)
+
+
+def _fake_tensors() -> Any:
+    """The module of fake tensors; ``None`` before something has imported it, and made some."""
+    return sys.modules.get("torch._subclasses.fake_tensor")

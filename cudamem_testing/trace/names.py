@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from cudamem_testing import safe_access
-from cudamem_testing.objects import is_module, is_tensor, storage_of
+from cudamem_testing.objects.tensors import is_module, is_tensor, storage_of
 from cudamem_testing.torch_api.tensors import grad, quiet
 from cudamem_testing.trace.graph import Name
 from cudamem_testing.trace.records import Allocation, Storage, Trace

@@ -36,6 +36,7 @@ from cudamem_testing.show.printable import one_line
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.flow import MEMORY, Node, Use
 from cudamem_testing.trace.graph import DataFlow, Ids, Name, check_ids, number_storages, short_name
+from cudamem_testing.trace.module_text import render_modules
 from cudamem_testing.trace.records import Storage
 
 from ..model.sizes import format_size, parse_size
@@ -127,8 +128,6 @@ def render(flow: DataFlow, options: Options) -> str:
         ValueError: for an unknown kind of ids, or a size that cannot be read.
     """
     if options.detail == "modules":
-        from cudamem_testing.trace.module_text import render_modules
-
         return render_modules(flow, min_bytes=parse_size(options.min_bytes), dtypes=options.dtypes)
     return laid_out(flow, shown(flow, options), options.ids)
 

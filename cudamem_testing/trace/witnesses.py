@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cudamem_testing import safe_access
-from cudamem_testing.objects import is_tensor
+from cudamem_testing.objects.tensors import is_tensor
 from cudamem_testing.torch_api.tensors import parts, quiet
 
 _STATE = "state"

@@ -15,7 +15,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.rules import Ignored, pattern_of
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.windows.judge import cycles_fail
+from cudamem_testing.windows.defaults import cycles_fail
 
 #: The cause of a note on garbage that was not explained, in which cycles may remain unfound.
 UNEXPLAINED = "cycle | not explained"

@@ -22,10 +22,10 @@ from cudamem_testing.model.facts import (
     RetainedBlock,
 )
 from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
-from cudamem_testing.model.references import Doubt, Path, Unsure
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Step, Unsure
+from cudamem_testing.model.references import Kind as PathKind
 from cudamem_testing.model.stacks import NO_STACK
-from cudamem_testing.objects import HolderResult, Reach, RootKind, Step
-from cudamem_testing.objects import Kind as PathKind
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.snapshots.backward import ENGINE
 from cudamem_testing.verdicts.verdict import verdict_of
 

@@ -7,18 +7,18 @@ the controller. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.show.places import KNOWN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cudamem_testing.model.findings import Finding
     from cudamem_testing.model.settings import Settings
     from cudamem_testing.records.known import CauseKey, KnownFinding
-    from cudamem_testing.verdicts.first_use import FirstUse
+    from cudamem_testing.verdicts.known import Judging
 
 
 class Policy:
@@ -39,7 +39,7 @@ class Policy:
         """The file of known findings."""
         self.content = b"" if not settings.on else _read(self.file) if known is None else known
         self.lines = self._parsed() if self.content else {}
-        self._first_use = _first_use() if settings.first_use == "warn" else None
+        self._first_use = settings.first_use == "warn"
 
     @property
     def name(self) -> str:
@@ -51,32 +51,18 @@ class Policy:
     def judged(self, findings: Iterable[Finding]) -> list[Finding]:
         """The findings of one test with the severity that they have in this run."""
         found = [*findings]
-        if not found:
-            return found
-        from cudamem_testing.model.causes import key_of
-        from cudamem_testing.model.remarks import Remark
-        from cudamem_testing.records.known import is_recordable, judged, line_of, noted
+        return self._judging.judged(found) if found else found
 
-        if self._first_use is not None:
-            keys = {*filter(None, map(key_of, found))}
-            found = self._first_use.judged(found, {key for key in keys if line_of(self.lines, key) is not None})
-        found = [judged(finding, self.lines, self.name) for finding in found]
-        if self._update:
-            found = [noted(finding, Remark.RECORDED) if is_recordable(finding) else finding for finding in found]
-        if self._audit:
-            found = [replace(one, severity=Severity.WARN) if one.severity is Severity.FAIL else one for one in found]
-        return found
+    @cached_property
+    def _judging(self) -> Judging:
+        from cudamem_testing.verdicts.known import Judging  # few runs find something
+
+        return Judging(self.lines, self.name, first_use=self._first_use, update=self._update, audit=self._audit)
 
     def _parsed(self) -> Mapping[CauseKey, KnownFinding]:
         from cudamem_testing.records.known import parse
 
         return parse(self.name, self.content)
-
-
-def _first_use() -> FirstUse:
-    from cudamem_testing.verdicts.first_use import FirstUse
-
-    return FirstUse()
 
 
 def _read(file: Path) -> bytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from cudamem_testing.guards import LAST_FAILURE
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.references import Path, Reach, RootKind
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.objects import HolderResult, Path, Reach, RootKind
+from cudamem_testing.objects.search import HolderResult
 
 #: Where the compiler keeps its products: its own modules, and globals of the module whose code it compiled.
 _COMPILED_GLOBALS = ("__compiled_fn_", "__resume_at_")

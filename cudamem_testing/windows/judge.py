@@ -7,23 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
+from cudamem_testing.model.limits import SIZES, Breach, Budget, Limit, effective
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cudamem_testing.model.churn import Churn
     from cudamem_testing.model.counters import Counters
-    from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import Evidence
-    from cudamem_testing.model.limits import Breach, Budget, Limit
     from cudamem_testing.model.windows import Window
 
     Explain = Callable[[Breach], Sequence[Evidence]]
     Draw = Callable[[Sequence[Window], Counters, str | Path], Path]
     Count = Callable[[Sequence[Window], Counters], Churn]
 
-IGNORED_BELOW = {"cpu": 64 * 1024}
 WHOLE = ("retained",)
 SUMMED = ("allocations", "retries")
 """What a window adds up over the windows inside; upper limits on it may be meant for each of them."""
@@ -72,8 +71,6 @@ class Judge:
         """The largest used share of an upper limit; ``summed`` as in :meth:`call`."""
         if not budgets:
             return None
-        from cudamem_testing.model.limits import effective  # imported already if there is a budget
-
         shares = [
             measured / max(limit.value, 1)
             for window in windows
@@ -110,8 +107,6 @@ class Judge:
     ) -> list[Finding]:
         if not budgets:
             return []
-        from cudamem_testing.model.limits import effective
-
         breaches = [
             breach
             for window in windows
@@ -135,16 +130,6 @@ class Judge:
         self.unenforced.update(reasons)
 
 
-def cycles_fail(device: Device) -> bool:
-    """Whether a reference cycle that kept memory of a device fails a test by default."""
-    return device.kind == "cuda"
-
-
-def ignored_below(device: Device) -> int:
-    """Retained totals below this are not judged: libraries keep small things on the CPU."""
-    return IGNORED_BELOW.get(device.kind, 0)
-
-
 def _sums(limit: Limit) -> bool:
     return limit.metric in SUMMED and limit.side == "at most"
 
@@ -157,9 +142,6 @@ def _unknown(limit: Limit, window: Window) -> str:
 def over_budget(breach: Breach, evidence: Sequence[Evidence] = ()) -> Finding:
     """The finding of a broken limit, with its numbers and what the memory consisted of."""
     limit, window = breach.limit, breach.window
-    from cudamem_testing.model.facts import OverLimit
-    from cudamem_testing.model.limits import SIZES
-
     return Finding(
         Kind.BUDGET,
         Verdict.OVER if limit.side == "at most" else Verdict.UNDER,

@@ -11,7 +11,7 @@ import pytest
 
 import cudamem_testing
 from cudamem_testing.model.options import OPTIONS
-from cudamem_testing.model.override import override
+from cudamem_testing.model.override_marker import override
 from cudamem_testing.plugin import __all__ as fixtures
 
 ROOT = Path(__file__).parents[2]

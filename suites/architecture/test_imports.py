@@ -99,17 +99,28 @@ NEEDED = {
             "keys",
             "markers",
         ),
-        *("hooks", "reports", "settings", "run_coverage", "higher_scoped_fixtures"),
+        *("hooks", "reports", "settings", "start", "run_coverage", "higher_scoped_fixtures"),
     },
     "ranks": {"watch"},
     "recorders": {
-        *("base", "build", "cache", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
+        *("base", "build", "cache", "capture", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
         *("native", "native_calls", "native_python", "native_records"),
     },
-    "report": {"header", "terminal"},
+    "report": {"failures", "header", "terminal"},
     "run": {
         "allocator",
-        *("attribution", "baselines", "by_address", "by_owner", "calls", "cycles", "evidence", "finished", "fixtures"),
+        *(
+            "attribution",
+            "baselines",
+            "by_address",
+            "by_owner",
+            "calls",
+            "checks",
+            "cycles",
+            "evidence",
+            "finished",
+            "fixtures",
+        ),
         *("failures", "gathered", "leaks"),
         *("ledger", "outcomes", "outside"),
         *("pools", "retained", "running", "session", "process_summary", "without_owners"),
@@ -128,7 +139,7 @@ NEEDED = {
         "tensors",
     },
     "verdicts": {"policy"},
-    "windows": {"judge", "owners", "tracker"},
+    "windows": {"defaults", "owners", "tracker"},
 }
 #: What reads garbage: loaded when the watch over the collector begins, because nothing is imported inside a collection.
 READING = {

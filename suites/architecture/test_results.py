@@ -30,8 +30,9 @@ WORKING = {
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",
     "cycles.source._Stores": "pieces of a parsed file, while lines are looked for",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
+    "run.checks.Checks": "those of a session, with all they use",
     "run.example_bodies.Body": "the body of a test, while its examples run",
-    "ranks.watch.Started": "a process of the running test",
+    "ranks.processes.Started": "a process of the running test",
     "run.examples.Examples": "those of the running test, with its parts",
     "graphs.plan.Plan": "what one capture needs, while it is made",
     "graphs.compare.Values": "what calls and replays gave, while they are compared",
@@ -60,7 +61,7 @@ WORKING = {
 }
 # Fields whose hint is wide and whose values are plain all the same.
 PLAIN = {
-    "ranks.records.Order.settings": "a class that is cheap to define, of plain values",
+    "ranks.order.Order.settings": "a class that is cheap to define, of plain values",
     "model.blocks.Group.key": "what the caller groups by",
     "snapshots.record.Annotation.extra": "what the restricted unpickler read, beyond what is known",
     "snapshots.record.Events.extra": "the same",

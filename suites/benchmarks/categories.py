@@ -16,8 +16,9 @@ import torch
 from torch.profiler import _memory_profiler
 
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.trace import data_flow, read_events
 from cudamem_testing.trace.categories import categories
+from cudamem_testing.trace.graph import data_flow
+from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.timeline import timeline
 from suites.benchmarks.trace import EVENTS, beside_torch, recorded
 

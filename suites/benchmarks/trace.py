@@ -18,7 +18,8 @@ import torch
 from torch.profiler import ProfilerActivity, _memory_profiler, profile
 
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.trace import data_flow, read_events
+from cudamem_testing.trace.graph import data_flow
+from cudamem_testing.trace.reader import read_events
 
 EVENTS, MANY_EVENTS = 70_000, 1_000_000
 ROUNDS = 5

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import CaptureError, GraphCapture
-from cudamem_testing.graphs.failure import Failure
+from cudamem_testing.graphs.failure import CaptureError, Failure
+from cudamem_testing.graphs.session import GraphCapture
 from suites.graphs.fake import FakeBackend
 
 ROOT = str(Path(__file__).parents[2])

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import CaptureError, GraphCapture
 from cudamem_testing.graphs import reasons as all_reasons
+from cudamem_testing.graphs.failure import CaptureError
 from cudamem_testing.graphs.operators import HOST_READS
 from cudamem_testing.graphs.reasons import Clues, reason
 from cudamem_testing.graphs.rules import Meaning, Rule
+from cudamem_testing.graphs.session import GraphCapture
 from fixtures.zoo.graphs_broken import CASES, INVALID, MAYBE, REFUSED, BrokenCase
 
 ROOT = str(Path(__file__).parents[2])

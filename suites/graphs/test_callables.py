@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, ObstacleError
 from cudamem_testing.graphs.callables import OTHER_STREAM
-from cudamem_testing.graphs.failure import Failure
-from cudamem_testing.graphs.obstacles import NO_GRADIENT, obstacles
+from cudamem_testing.graphs.captured import GraphError
+from cudamem_testing.graphs.failure import CaptureError, Failure
+from cudamem_testing.graphs.obstacles import NO_GRADIENT, ObstacleError, obstacles
 from cudamem_testing.graphs.reasons import SILENT
 from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.session import GraphCapture
 from cudamem_testing.snapshots.record import Segment
 from suites.graphs.fake import FakeBackend
 

@@ -11,13 +11,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from cudamem_testing.graphs import CaptureError, GraphCapture, GraphError, InputError, LevelError, UnavailableError
+from cudamem_testing.graphs.captured import GraphError
 from cudamem_testing.graphs.description import describe
+from cudamem_testing.graphs.failure import CaptureError
+from cudamem_testing.graphs.inputs import InputError
 from cudamem_testing.graphs.liveness import LEFT, UNTOLD, Read, dead
+from cudamem_testing.graphs.nodes import LevelError
 from cudamem_testing.graphs.reasons import NESTED
 from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.session import GraphCapture, UnavailableError
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.records.expected import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError
 from cudamem_testing.torch_api.graphs import storages_tell_their_death
 from fixtures import models
 from suites.graphs.fake import FakeBackend

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import GraphCapture
 from cudamem_testing.graphs.reasons import INSIDE, ONCE, OTHER_LIBRARY, SILENT
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
+from cudamem_testing.graphs.session import GraphCapture
 from suites.graphs.failing import INVALID, REFUSED, Wide, backend, failed, graphs, library
 from suites.graphs.fake import FakeBackend
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import GraphCapture, GraphError
+from cudamem_testing.graphs.captured import GraphError
 from cudamem_testing.graphs.compare import MOST, STALE, ReplayComparison, ValueDifference
+from cudamem_testing.graphs.session import GraphCapture
 from suites.graphs.fake import FakeBackend, FakeGraph
 
 

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import CaptureError, GraphCapture, LevelError
 from cudamem_testing.graphs.cuda import CudaBackend
 from cudamem_testing.graphs.description import describe
+from cudamem_testing.graphs.failure import CaptureError
 from cudamem_testing.graphs.lint import lint
+from cudamem_testing.graphs.nodes import LevelError
 from cudamem_testing.graphs.rules import Rule
+from cudamem_testing.graphs.session import GraphCapture
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from fixtures import models
 from fixtures.zoo.graphs_lint import CASES, LintCase

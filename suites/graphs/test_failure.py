@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.graphs import CaptureError, GraphCapture
-from cudamem_testing.graphs.failure import FirstLook, first_look
+from cudamem_testing.graphs.failure import CaptureError, FirstLook, first_look
 from cudamem_testing.graphs.places import CapturePlaces
 from cudamem_testing.graphs.reasons import EMPTY, INSIDE, NESTED, OTHER_LIBRARY, OWN, Clues
 from cudamem_testing.graphs.rules import MEANINGS, Meaning, Rule
+from cudamem_testing.graphs.session import GraphCapture
 from cudamem_testing.model.stacks import Locator
 from suites.graphs.failing import REFUSED, ROOT, Wide, backend, failed, graphs, library
 from suites.graphs.fake import FakeBackend

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cudamem_testing.graphs.lint import check, lint
 from cudamem_testing.graphs.report import LintError, LintReport, SourceLine
 from cudamem_testing.graphs.rules import MEANINGS, Rule
-from cudamem_testing.records.expected import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError
 from fixtures import models
 from fixtures.zoo.graphs_lint import CASES, LintCase
 from suites.versions import qualified

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cudamem_testing.graphs import GraphCapture
+from cudamem_testing.graphs.session import GraphCapture
 from fixtures.zoo.graphs import CASES, GraphCase
 from suites.graphs.fake import FakeBackend
 

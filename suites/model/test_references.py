@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.references import Kind, Path, Reference, RootKind, Step
-from cudamem_testing.objects import key_text
+from cudamem_testing.objects.names import key_text
 
 ITEM, ATTRIBUTE, INTERNAL = Kind.ITEM, Kind.ATTRIBUTE, Kind.INTERNAL
 

@@ -9,7 +9,9 @@ import torch
 from cudamem_testing import safe_access
 from cudamem_testing.cycles.explain import Question, explain
 from cudamem_testing.model.stacks import Locator
-from cudamem_testing.objects import name_of, references, storages_of
+from cudamem_testing.objects.names import name_of
+from cudamem_testing.objects.references import references
+from cudamem_testing.objects.tensors import storages_of
 
 slot_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)(("PyType_GetSlot", ctypes.pythonapi))
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from cudamem_testing.objects import Reach, find_holders
+from cudamem_testing.model.references import Reach
+from cudamem_testing.objects.search import find_holders
 from suites.heap import set_aside
 
 Answer = tuple[Reach, str]

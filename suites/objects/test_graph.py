@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.objects import Reach, find_object_holders
+from cudamem_testing.model.references import Reach
 from cudamem_testing.objects.clock import Clock
 from cudamem_testing.objects.graph import CHAIN_END, Graph, cut
 from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex
+from cudamem_testing.objects.search import find_object_holders
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)), max_size=60)
 

@@ -13,16 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.objects import (
-    find_object_holders,
-    holds_memory,
-    key_text,
-    name_of,
-    references,
-    storage_of,
-    storages_of,
-    type_word,
-)
+from cudamem_testing.objects.names import key_text, name_of, type_word
+from cudamem_testing.objects.references import references
+from cudamem_testing.objects.search import find_object_holders
+from cudamem_testing.objects.tensors import holds_memory, storage_of, storages_of
 
 calls: list[str] = []
 _QUIET = {"__new__", "__init__", "__class__", "__dict__", "__init_subclass__", "__subclasshook__", "__del__"}

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.objects import name_of, type_word
-from cudamem_testing.objects.names import LONGEST_NAME
+from cudamem_testing.objects.names import LONGEST_NAME, name_of, type_word
 
 
 class Encoder(torch.nn.Module):

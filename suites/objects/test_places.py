@@ -18,7 +18,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cudamem_testing.objects import HolderResult, KnownPlaces, Reach, find_holders
+from cudamem_testing.model.references import Reach
+from cudamem_testing.objects.places import KnownPlaces
+from cudamem_testing.objects.search import HolderResult, find_holders
 from cudamem_testing.torch_api import tensors
 
 HERE = f"module {__name__}"

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from cudamem_testing.objects import Kind, references
+from cudamem_testing.model.references import Kind
+from cudamem_testing.objects.references import references
 
 needs_saved = pytest.mark.skipif(
     not hasattr(torch._C._autograd.SavedTensor, "data"),

@@ -25,19 +25,10 @@ import numpy as np
 import pytest
 import torch
 
-from cudamem_testing.model.references import Doubt, Unsure
-from cudamem_testing.objects import (
-    HolderResult,
-    Ignore,
-    Path,
-    Reach,
-    RootKind,
-    find_holders,
-    find_object_holders,
-    is_tensor,
-    storage_of,
-)
-from cudamem_testing.objects.search import MOST_HOLDERS, Search
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure
+from cudamem_testing.objects.roots import Ignore
+from cudamem_testing.objects.search import MOST_HOLDERS, HolderResult, Search, find_holders, find_object_holders
+from cudamem_testing.objects.tensors import is_tensor, storage_of
 from cudamem_testing.torch_api import nodes
 
 _CACHE: dict[str, Any] = {}

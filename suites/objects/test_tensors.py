@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cudamem_testing.objects import holds_memory, storage_of, storages_of
+from cudamem_testing.objects.tensors import holds_memory, storage_of, storages_of
 
 
 def _sizes(tensor: object) -> list[int]:

@@ -11,13 +11,13 @@ from cudamem_testing import Device, OperatorMemory
 from cudamem_testing.operators.rows import BETWEEN, Levels, Phase, is_on
 from cudamem_testing.operators.summaries import STABLE, columns_of
 from cudamem_testing.operators.table import OperatorTable
-from cudamem_testing.records.expected import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError
 from suites.operators.synthetic import BACKWARD, FORWARD, KIB, Maker, step
 
 
 def text(expected: str) -> str:
     """The text of a literal: without its margin."""
-    from cudamem_testing.records.expected import canonical
+    from cudamem_testing.records.expected.text import canonical
 
     return canonical(expected)
 

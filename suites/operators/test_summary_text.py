@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.operators.summary_text import compare_summaries
-from cudamem_testing.records.expected import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError
 from suites.operators.synthetic import FORWARD, KIB, Maker
 
 

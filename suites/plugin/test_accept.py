@@ -8,7 +8,7 @@ from cudamem_testing.__main__ import main
 
 BODY = """
     import pytest, torch
-    from cudamem_testing.records.expected import TextMismatchError
+    from cudamem_testing.records.expected.errors import TextMismatchError
 
     def step(x):
         return {"y": x.sin()}
@@ -80,7 +80,7 @@ def test_texts_of_every_kind(run_inner, pytester, monkeypatch, capsys):
 
 PARAMETERS = """
     import pytest
-    from cudamem_testing.records.expected import assert_text
+    from cudamem_testing.records.expected.check import assert_text
 
     @pytest.mark.parametrize("n", [1, 2, 3])
     def test_it(n):
@@ -115,7 +115,7 @@ def test_a_text_that_other_parameters_have_is_kept(run_inner, pytester, monkeypa
 def test_the_last_attempt_counts(run_inner, pytester):
     inner = run_inner(
         """
-        from cudamem_testing.records.expected import assert_text
+        from cudamem_testing.records.expected.check import assert_text
         runs = []
 
         def test_flaky():

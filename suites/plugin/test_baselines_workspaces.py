@@ -11,9 +11,10 @@ from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import NoEvidence, Why
+from cudamem_testing.model.references import Reach
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.model.windows import Window
-from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.records.baselines import BASELINES
 from cudamem_testing.run.baseline_check import BaselineCheck

@@ -7,7 +7,9 @@ import textwrap
 
 import pytest
 
-from cudamem_testing.objects import KnownPlaces, find_holders, places
+from cudamem_testing.objects import places
+from cudamem_testing.objects.places import KnownPlaces
+from cudamem_testing.objects.search import find_holders
 from cudamem_testing.recorders import outside
 
 #: Frames of functions of the package, generators counted each time they go on.

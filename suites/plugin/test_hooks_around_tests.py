@@ -6,7 +6,7 @@ import re
 import textwrap
 
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.objects import KnownPlaces
+from cudamem_testing.objects.places import KnownPlaces
 
 #: As pytest-flaky does: a hook that runs the protocol itself, with the instance of the test in a local variable.
 HOOK = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.findings import Kind, Verdict
-from cudamem_testing.ranks.watch import UNMEASURED
+from cudamem_testing.ranks.processes import UNMEASURED
 from cudamem_testing.wording import title
 
 SAME_PROCESS = """

@@ -7,7 +7,7 @@ import pytest
 from cudamem_testing.__main__ import main
 from cudamem_testing.model.records import RunCoverage
 from cudamem_testing.report.report_files import read_json
-from cudamem_testing.windows.judge import IGNORED_BELOW
+from cudamem_testing.windows.defaults import IGNORED_BELOW
 
 KINDS = ("cycle", "leak", "outside allocator", "pool")
 FILES = {

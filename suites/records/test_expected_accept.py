@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.callsite import SourceSpan
-from cudamem_testing.records.expected import (
-    CallSite,
-    NotAcceptedError,
-    NotLocatedError,
-    Session,
-    accepting,
-    assert_text,
-)
+from cudamem_testing.model.callsite import CallSite, SourceSpan
+from cudamem_testing.records.expected.check import accepting, assert_text
+from cudamem_testing.records.expected.errors import NotAcceptedError, NotLocatedError
+from cudamem_testing.records.expected.session import Session
 from cudamem_testing.records.expected.source import Literal, Source
 from cudamem_testing.records.expected.text import canonical
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudamem_testing.records.expected import compare_lines
+from cudamem_testing.records.expected.lines import compare_lines
 
 
 def test_lines_more_and_fewer_are_statements() -> None:

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.records.expected import CallSite, Checked, Session, TextMismatchError, accept_texts, assert_text
-from cudamem_testing.records.expected.accept import OTHER
+from cudamem_testing.model.callsite import CallSite
+from cudamem_testing.model.checked import Checked
+from cudamem_testing.records.expected.accept import OTHER, accept_texts
+from cudamem_testing.records.expected.check import assert_text
+from cudamem_testing.records.expected.errors import TextMismatchError
+from cudamem_testing.records.expected.session import Session
 from cudamem_testing.records.expected.side import side_file
 
 TESTS = """

@@ -13,15 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.records.expected import (
-    ConflictError,
-    NotAcceptedError,
-    NotWrittenError,
-    Session,
-    TextMismatchError,
-    accepting,
-    assert_text,
-)
+from cudamem_testing.records.expected.check import accepting, assert_text
+from cudamem_testing.records.expected.errors import ConflictError, NotAcceptedError, NotWrittenError, TextMismatchError
+from cudamem_testing.records.expected.session import Session
 from cudamem_testing.records.expected.side import dump_stem, file_stem, side_file
 from cudamem_testing.show.atomic_files import replace_file
 
@@ -430,7 +424,8 @@ def test_expecttest_takes_the_same_text():
 
 CONFTEST = """
 import pytest
-from cudamem_testing.records.expected import Session, assert_text
+from cudamem_testing.records.expected.check import assert_text
+from cudamem_testing.records.expected.session import Session
 
 session = Session(accept=True)
 
@@ -456,7 +451,7 @@ def result():
 TESTS = """
 import unittest
 import pytest
-from cudamem_testing.records.expected import assert_text
+from cudamem_testing.records.expected.check import assert_text
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_rewritten_asserts(result, n):

@@ -20,8 +20,8 @@ from cudamem_testing.model.curves import Curve
 from cudamem_testing.model.records import Environment, RunRecord, TestRecord, Unchecked
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.report.curves import read_curve
-from cudamem_testing.report.page import run_data
-from cudamem_testing.report.report_files import read_json, write_html, write_json
+from cudamem_testing.report.page import run_data, write_html
+from cudamem_testing.report.report_files import read_json, write_json
 from cudamem_testing.show.pages import Listing, page, script_pieces
 from suites.report.pages import (
     HOSTILE,

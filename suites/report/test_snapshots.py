@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.__main__ import main
-from cudamem_testing.report.snapshots.commands import VERBS
+from cudamem_testing.report.snapshots.arguments import VERBS
 from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots import export
 from cudamem_testing.snapshots.read import read

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cudamem_testing.objects import HolderResult, KnownPlaces, find_holders
+from cudamem_testing.objects.places import KnownPlaces
+from cudamem_testing.objects.search import HolderResult, find_holders
 
 COUNTS: defaultdict[str, Counter[str]] = defaultdict(Counter)
 RUNNING = [""]

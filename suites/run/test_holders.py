@@ -8,7 +8,8 @@ import pytest
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
-from cudamem_testing.objects import HolderResult, Reach
+from cudamem_testing.model.references import Reach
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.run.holders import BlockHolders
 
 CPU = Device("cpu")

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.profiler import _memory_profiler as oracle
 
-from cudamem_testing.trace import DataFlow
 from cudamem_testing.trace.categories import Categories
+from cudamem_testing.trace.graph import DataFlow
 
 
 def graph_of(prof: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from cudamem_testing.torch_api import EventTypes
-from cudamem_testing.trace import Trace, read_events
+from cudamem_testing.trace.reader import read_events
+from cudamem_testing.trace.records import Trace
 
 ROLES = ("FUNCTION", "BACKWARD_FUNCTION", "USER_SCOPE")
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cudamem_testing.trace import MemoryProfile, data_flow
+from cudamem_testing.trace.graph import data_flow
+from cudamem_testing.trace.profile import MemoryProfile
 from suites.trace.synthetic import alloc, op, read, tensor
 
 X, OUT, EXTRA, TEMP, GRAD = tensor(1), tensor(2), tensor(3), tensor(4), tensor(5)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from cudamem_testing.trace import MemoryProfile, data_flow
 from cudamem_testing.trace.categories import Category, categories
+from cudamem_testing.trace.graph import data_flow
+from cudamem_testing.trace.profile import MemoryProfile
 from suites.trace.synthetic import Module, alloc, call, op, read, tensor
 
 PARAMETER, GRADIENT, INPUT, ACTIVATION = "PARAMETER", "GRADIENT", "INPUT", "ACTIVATION"

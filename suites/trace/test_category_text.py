@@ -10,10 +10,9 @@ import torch
 
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.sizes import _HINT
-from cudamem_testing.records.expected import TextMismatchError
-from cudamem_testing.trace import MemoryProfile
+from cudamem_testing.records.expected.errors import TextMismatchError
 from cudamem_testing.trace.places import region_name
-from cudamem_testing.trace.profile import memory_profile
+from cudamem_testing.trace.profile import MemoryProfile, memory_profile
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.trace.timeline_text import unit_of
 from cudamem_testing.windows.regions import OverBudget

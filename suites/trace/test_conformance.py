@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch.profiler import profile
 
-from cudamem_testing.trace import MemoryProfile, Operator, from_profile
+from cudamem_testing.trace.profile import MemoryProfile, from_profile
+from cudamem_testing.trace.records import Operator
 from cudamem_testing.trace.schemas import READ, UNKNOWN, WRITTEN, effect_of
 from suites.trace.oracle import differences, graph_of, rows
 

@@ -18,10 +18,10 @@ from torch.profiler import _utils, profile
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cudamem_testing.records.expected import canonical
-from cudamem_testing.trace import MemoryProfile, from_profile
+from cudamem_testing.records.expected.text import canonical
 from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.gradients import find_gradients, held
+from cudamem_testing.trace.profile import MemoryProfile, from_profile
 from cudamem_testing.trace.timeline import timeline
 from suites.trace.oracle import categories_of, categories_of_torch
 from suites.trace.test_differential import SO_LARGE, TRIES

@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from cudamem_testing.strategies import random_programs as programs
-from cudamem_testing.trace import from_profile
+from cudamem_testing.trace.profile import from_profile
 from suites.trace.oracle import differences, graph_of, rows
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"

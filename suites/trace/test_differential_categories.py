@@ -18,9 +18,9 @@ from torch.profiler import _memory_profiler as oracle
 from torch.profiler import profile
 
 from cudamem_testing.strategies import random_programs as programs
-from cudamem_testing.trace import from_profile
 from cudamem_testing.trace.categories import Category, categories
 from cudamem_testing.trace.changes import Action
+from cudamem_testing.trace.profile import from_profile
 from cudamem_testing.trace.timeline import timeline
 from suites.trace.oracle import categories_of, categories_of_torch
 from suites.trace.test_differential import SO_LARGE, TRIES, missed_frees, recorded

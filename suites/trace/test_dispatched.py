@@ -7,8 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from cudamem_testing.trace import MemoryProfile
-from cudamem_testing.trace.profile import memory_profile
+from cudamem_testing.trace.profile import MemoryProfile, memory_profile
 
 
 def recorded() -> MemoryProfile:

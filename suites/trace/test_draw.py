@@ -10,9 +10,8 @@ import torch
 from cudamem_testing import memory_profile
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.diagrams import Arrow
-from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.draw import MOST_AROUND, MOST_OPERATORS, draw
-from cudamem_testing.trace.graph import Name
+from cudamem_testing.trace.graph import Name, data_flow
 from suites.trace.synthetic import alloc, op, read, tensor
 
 X, Y, MADE, INSIDE, OUT = tensor(1), tensor(2), tensor(3), tensor(4), tensor(5, sizes=[256])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.records.expected import TextMismatchError
+from cudamem_testing.records.expected.errors import TextMismatchError
 from cudamem_testing.records.expected.session import NO_LITERAL
-from cudamem_testing.trace import data_flow, expect
+from cudamem_testing.trace import expect
 from cudamem_testing.trace.categories import categories
 from cudamem_testing.trace.expect import Expectations, kind_of_device
+from cudamem_testing.trace.graph import data_flow
 from cudamem_testing.trace.timeline import timeline
 from suites.trace.synthetic import alloc, builtin, call, op, read, tensor
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.flow import find_leaves
+from cudamem_testing.trace.graph import data_flow
 from cudamem_testing.trace.schemas import Effects
 from suites.trace.synthetic import alloc, call, op, read, tensor
 

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from cudamem_testing.trace import data_flow
-from cudamem_testing.trace.graph import Name
+from cudamem_testing.trace.graph import Name, data_flow
 from suites.trace.synthetic import Module, alloc, call, op, read, tensor
 
 X, Y, Z = tensor(7), tensor(5), tensor(6)
@@ -143,7 +142,7 @@ def test_a_lifetime_in_words(flow):
 
 
 def test_notes_name_what_the_profile_lacks():
-    from cudamem_testing.trace import read_events
+    from cudamem_testing.trace.reader import read_events
     from suites.trace.synthetic import TYPES, tree
 
     trace = read_events(tree(op("aten::sin", X)), TYPES, ("with_stack=True",))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.strategies import random_programs as programs
-from cudamem_testing.trace import MemoryProfile
 from cudamem_testing.trace.measured import NO_EVENTS, Measured, Move, measure, merge
+from cudamem_testing.trace.profile import MemoryProfile
 from cudamem_testing.windows.tracker import Tracker
 from suites.trace.test_differential import SO_LARGE
 

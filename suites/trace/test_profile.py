@@ -13,7 +13,8 @@ from torch.profiler import profile
 from cudamem_testing.recorders.profiler import TAKEN, ProfilerRecorder
 from cudamem_testing.torch_api import memory_profiler_config, older_profiler_is_running, profiler_is_running
 from cudamem_testing.torch_api.tensors import StoredMemory
-from cudamem_testing.trace import MemoryProfile, PythonCall, from_profile
+from cudamem_testing.trace.profile import MemoryProfile, from_profile
+from cudamem_testing.trace.records import PythonCall
 
 FLAGS = {"record_shapes": True, "profile_memory": True, "with_stack": True}
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cudamem_testing.strategies import random_programs as programs
-from cudamem_testing.trace import Allocation, MemoryProfile, Operator, OutOfMemory, PythonCall, ScopeKind
+from cudamem_testing.trace.profile import MemoryProfile
+from cudamem_testing.trace.records import Allocation, Operator, OutOfMemory, PythonCall, ScopeKind
 from suites.trace.synthetic import (
     Module,
     Optimizer,

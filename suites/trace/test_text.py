@@ -7,8 +7,8 @@ import textwrap
 import pytest
 import torch
 
-from cudamem_testing.trace import MemoryProfile, data_flow
-from cudamem_testing.trace.graph import Name
+from cudamem_testing.trace.graph import Name, data_flow
+from cudamem_testing.trace.profile import MemoryProfile
 from suites.trace.synthetic import alloc, op, read, tensor
 
 X, Y, Z, BIG = tensor(7), tensor(5), tensor(6), tensor(2, sizes=[1024])

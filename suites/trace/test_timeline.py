@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.trace import data_flow
 from cudamem_testing.trace.categories import categories
 from cudamem_testing.trace.changes import Action
+from cudamem_testing.trace.graph import data_flow
 from cudamem_testing.trace.measured import Measured
 from cudamem_testing.trace.series import NAMES, NamedSpan, Series
 from cudamem_testing.trace.timeline import timeline

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.trace import MemoryProfile
 from cudamem_testing.trace.categories import Category
-from cudamem_testing.trace.profile import memory_profile
+from cudamem_testing.trace.profile import MemoryProfile, memory_profile
 from cudamem_testing.trace.witnesses import optimizers_in, state_of
 
 SIZE = 4096

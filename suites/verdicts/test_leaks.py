@@ -10,7 +10,7 @@ from cudamem_testing.model.facts import FLAT_PARAMETER, GRAPH_STATE, REDUCER
 from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.references import Kind, Reach, RootKind, View
 from cudamem_testing.model.stacks import Frame, Stack
-from cudamem_testing.objects import HolderResult
+from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.verdicts.leaks import freed_finding, leak_findings
 from cudamem_testing.wording import details, text, title
 from suites.made import path

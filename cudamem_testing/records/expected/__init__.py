@@ -18,36 +18,3 @@ ties them to a run, and `check` is what result objects call. `checked` is what a
 
 PYTEST_DONT_REWRITE
 """
-
-from cudamem_testing.model.callsite import CallSite
-from cudamem_testing.model.checked import Checked
-
-from .accept import accept_texts
-from .check import Actual, Compare, accepting, assert_text, check
-from .edits import Edits, Refused, Written
-from .errors import ConflictError, NotAcceptedError, NotLocatedError, NotWrittenError, TextMismatchError
-from .lines import compare_lines
-from .session import Session
-from .text import canonical
-
-__all__ = [
-    "Actual",
-    "CallSite",
-    "Checked",
-    "Compare",
-    "ConflictError",
-    "Edits",
-    "NotAcceptedError",
-    "NotLocatedError",
-    "NotWrittenError",
-    "Refused",
-    "Session",
-    "TextMismatchError",
-    "Written",
-    "accept_texts",
-    "accepting",
-    "assert_text",
-    "canonical",
-    "check",
-    "compare_lines",
-]

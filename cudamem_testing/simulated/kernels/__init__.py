@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from cudamem_testing.model.simulated_cards import CardModel
+from cudamem_testing.simulated.kernels import attention, cells, convolution, indexing, norms, recurrent
+from cudamem_testing.simulated.kernels.memory import Memory
 from cudamem_testing.simulated.native import NativeCard
 
 
 def register(native: NativeCard, card: CardModel) -> Callable[[], None]:
-    """Register all of them; what takes them out again. Imports torch."""
-    import torch
-
-    from cudamem_testing.simulated.kernels import attention, cells, convolution, indexing, norms, recurrent
-    from cudamem_testing.simulated.kernels.memory import Memory
-
+    """Register all of them; what takes them out again."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     memory = Memory(native)
     for module in (attention, cells, convolution, indexing, norms, recurrent):

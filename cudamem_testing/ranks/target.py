@@ -1,0 +1,28 @@
+"""What a process runs in place of its target: it arrives as a pickle, and loads what measures where torch is there.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cudamem_testing.ranks.order import Order
+
+
+class Target:
+    """What a process runs in place of its target: the same, measured."""
+
+    def __init__(self, target: Callable[..., object], order: Order) -> None:
+        self._target = target
+        self._order = order
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        if "torch" not in sys.modules:  # the target's module does not use it
+            return self._target(*args, **kwargs)
+        from cudamem_testing.ranks.child import measured, run
+
+        with measured(self._order):
+            return run(self._target, *args, **kwargs)
