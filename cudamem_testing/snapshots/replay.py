@@ -9,7 +9,7 @@ number of events. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -133,7 +133,8 @@ class Replay:
                 yield replace(block, preexisting=False) if later else block
         freed = self.lives.freed
         pools, lines = _PoolFinder(self.recording), _LineFinder(self.recording)
-        for place in [place for place, end in enumerate(freed[:moment]) if end >= moment]:
+        starts = self.lives.starts
+        for place in [place for place in starts[: bisect_left(starts, moment)] if freed[place] >= moment]:
             yield self._block(place, pools, lines, place < since)
 
     def _block_before(self, old: Before, size: int) -> Block:
@@ -251,15 +252,16 @@ def _size_before(old: Before, sizes: dict[int, int]) -> int:
 
 
 def _totals(lives: Lifetimes, sizes: array[int], before: tuple[tuple[Before, int], ...]) -> array[int]:
-    end = len(lives.freed)
-    changes = [0, *[size if freed >= 0 else 0 for freed, size in zip(lives.freed, sizes, strict=True)], 0]
+    freed = lives.freed
+    changes = [0] * (len(freed) + 2)  # the last is of frees that have not happened
     for old, size in before:
         changes[0] += size
         changes[old.freed + 1] -= size
-    for freed, size in zip(lives.freed, sizes, strict=True):
-        if freed >= 0:
-            changes[freed + 1] -= size
-    del changes[end + 1]  # frees that have not happened
+    for start in lives.starts:
+        size = sizes[start]
+        changes[start + 1] += size
+        changes[freed[start] + 1] -= size
+    del changes[-1]
     return array("q", accumulate(changes))
 
 
