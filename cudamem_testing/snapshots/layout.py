@@ -11,7 +11,7 @@ allocator has to be imitated. Linear in the number of events. PYTEST_DONT_REWRIT
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 
 from cudamem_testing.snapshots.lifetimes import Lifetimes, active_lifetimes, mask
@@ -23,14 +23,23 @@ _MOST_CORRECTIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Allocated bytes: of the block that event ``i`` allocated (``events[i]``), of older blocks by address."""
+    """Allocated bytes: of the block that event ``i`` allocated (``events[i]``), of older blocks by address.
+
+    ``of_active`` is whether they follow from the layout of all active blocks.
+    """
 
     events: array[int]
     before: dict[int, int]
+    of_active: bool = False
 
 
-def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
-    """The sizes of all blocks of a recording, given the lifetimes of its allocated or active ones."""
+def taken_sizes(recording: Recording, lives: Lifetimes, known: Sizes | None = None) -> Sizes:
+    """The sizes of all blocks of a recording, given the lifetimes of its allocated or active ones.
+
+    ``known`` are those that were found for another counter.
+    """
+    if known is not None and known.of_active:  # for every counter alike
+        return known
     rounded = _rounded(recording)
     sizes = _nominal(recording, lives, rounded)
     if not recording.device.is_card or _all_exact(sizes, recording.settings):
@@ -38,7 +47,7 @@ def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
     active = active_lifetimes(recording, lives)
     sizes = _nominal(recording, active, rounded)
     _Layout(recording, active, sizes.events, sizes.before).replay()
-    return sizes
+    return replace(sizes, of_active=True)
 
 
 def _rounded(recording: Recording) -> array[int]:

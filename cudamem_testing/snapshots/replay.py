@@ -20,8 +20,8 @@ from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.show.notebook import InNotebook
-from cudamem_testing.snapshots.layout import taken_sizes
-from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
+from cudamem_testing.snapshots.layout import Sizes, taken_sizes
+from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, active_lifetimes, lifetimes
 from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
@@ -42,7 +42,10 @@ class Peak(InNotebook):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A recording with the value of one counter at every moment: ``totals[i]`` bytes before event ``i``."""
+    """A recording with the value of one counter at every moment: ``totals[i]`` bytes before event ``i``.
+
+    ``taken`` are the sizes that other counters can use as well.
+    """
 
     recording: Recording
     counter: Counter
@@ -50,6 +53,7 @@ class Replay:
     sizes: array[int]
     before: tuple[tuple[Before, int], ...]
     totals: array[int]
+    taken: Sizes | None = None
 
     @property
     def end(self) -> int:
@@ -231,20 +235,25 @@ class _PoolFinder:
         return self._private[at].pool if at >= 0 and address < self._private[at].end else MAIN_POOL
 
 
-def replay(recording: Recording, counter: Counter = "allocated") -> Replay:
+def replay(recording: Recording, counter: Counter = "allocated", known: Replay | None = None) -> Replay:
     """Rebuild one counter of the allocator: ``allocated``, ``active`` or ``requested`` bytes.
 
-    In a replay of ``requested`` bytes the blocks have their requested sizes.
+    In a replay of ``requested`` bytes the blocks have their requested sizes. ``known`` is a replay of the same
+    recording for another counter, which saves some of the work.
     """
-    lives = lifetimes(recording, counter)
+    if counter == "active" and known is not None:
+        lives = active_lifetimes(recording, known.lives)
+    else:
+        lives = lifetimes(recording, counter)
+    taken = None
     if counter == "requested":
         sizes = recording.events.sizes
         before = tuple((old, old.requested) for old in lives.before)
     else:
-        taken = taken_sizes(recording, lives)
+        taken = taken_sizes(recording, lives, None if known is None else known.taken)
         sizes = taken.events
         before = tuple((old, _size_before(old, taken.before)) for old in lives.before)
-    return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before))
+    return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before), taken)
 
 
 def _size_before(old: Before, sizes: dict[int, int]) -> int:
