@@ -41,12 +41,11 @@ class FrameTable:
                 self._grad_modes[id(frames)] = frames[-1].get("name") == "on"
         return known
 
-    def column(self, frames: list[Any]) -> array[int]:
-        """The numbers of many lists of frames."""
-        for one in {id(one): one for one in frames}.values():
+    def column(self, frames: list[Any], different: list[Any]) -> array[int]:
+        """The numbers of many lists of frames, given those that are different objects."""
+        for one in different:
             self.number(one)
-        known = self._by_list
-        return array("q", [known[id(one)] for one in frames])
+        return array("q", [*map(self._by_list.__getitem__, map(id, frames))])
 
     def grad_modes(self, frames: list[Any]) -> bytes | None:
         """1 for each of many lists of frames that were recorded while grad mode was on; ``None`` if none shows it.

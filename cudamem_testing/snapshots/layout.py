@@ -11,10 +11,10 @@ allocator has to be imitated. Linear in the number of events. PYTEST_DONT_REWRIT
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, compress
 
-from cudamem_testing.snapshots.lifetimes import Lifetimes, lifetimes
+from cudamem_testing.snapshots.lifetimes import Lifetimes, active_lifetimes, mask
 from cudamem_testing.snapshots.record import Kind, Recording, Settings
 from cudamem_testing.snapshots.rounding import LARGEST_SMALL, always_exact, round_sizes, splits
 
@@ -23,31 +23,44 @@ _MOST_CORRECTIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Allocated bytes: of the block that event ``i`` allocated (``events[i]``), of older blocks by address."""
+    """Allocated bytes: of the block that event ``i`` allocated (``events[i]``), of older blocks by address.
+
+    ``of_active`` is whether they follow from the layout of all active blocks.
+    """
 
     events: array[int]
     before: dict[int, int]
+    of_active: bool = False
 
 
-def taken_sizes(recording: Recording, lives: Lifetimes) -> Sizes:
-    """The sizes of all blocks of a recording, given the lifetimes of its allocated or active ones."""
-    sizes = _nominal(recording, lives)
+def taken_sizes(recording: Recording, lives: Lifetimes, known: Sizes | None = None) -> Sizes:
+    """The sizes of all blocks of a recording, given the lifetimes of its allocated or active ones.
+
+    ``known`` are those that were found for another counter.
+    """
+    if known is not None and known.of_active:  # for every counter alike
+        return known
+    rounded = _rounded(recording)
+    sizes = _nominal(recording, lives, rounded)
     if not recording.device.is_card or _all_exact(sizes, recording.settings):
         return sizes
-    active = lives if lives.counter == "active" else lifetimes(recording, "active")
-    sizes = _nominal(recording, active)
+    active = active_lifetimes(recording, lives)
+    sizes = _nominal(recording, active, rounded)
     _Layout(recording, active, sizes.events, sizes.before).replay()
-    return sizes
+    return replace(sizes, of_active=True)
 
 
-def _nominal(recording: Recording, lives: Lifetimes) -> Sizes:
+def _rounded(recording: Recording) -> array[int]:
+    """The sizes of all events by rounding only."""
+    sizes = recording.events.sizes
+    return round_sizes(sizes, recording.settings) if recording.device.is_card else sizes
+
+
+def _nominal(recording: Recording, lives: Lifetimes, rounded: array[int]) -> Sizes:
     """Sizes by rounding only, except for live blocks, whose size is known."""
-    requested = array("q", [block.requested for block in lives.before])
+    sizes, requested = rounded[:], array("q", [block.requested for block in lives.before])
     if recording.device.is_card:
-        sizes = round_sizes(recording.events.sizes, recording.settings)
         requested = round_sizes(requested, recording.settings)
-    else:
-        sizes = recording.events.sizes[:]
     before = {block.address: size for block, size in zip(lives.before, requested, strict=True)}
     before.update((block.address, block.block.size) for block in lives.before if block.block is not None)
     for place, block in lives.live.items():
@@ -78,24 +91,29 @@ class _Layout:
         """Run through the events and correct the sizes of large blocks."""
         self._start()
         events, sizes, taken = self.recording.events, self.sizes, self.taken
-        free, give, take = self.free, self._give, self._take
+        free, by_end, give, take = self.free, self.free_by_end, self._give, self._take
         alloc, ends, live = int(Kind.ALLOC), int(self.active.ends), self.active.live
         segment_alloc, segment_map = int(Kind.SEGMENT_ALLOC), int(Kind.SEGMENT_MAP)
         segment_free, segment_unmap = int(Kind.SEGMENT_FREE), int(Kind.SEGMENT_UNMAP)
-        for place, (kind, address) in enumerate(zip(events.kinds, events.addresses, strict=True)):
+        chosen = self._chosen()
+        columns = (range(len(events)), events.kinds, events.addresses)
+        for place, kind, address in zip(*(compress(column, chosen) for column in columns), strict=True):
             if kind == alloc:
                 size = sizes[place]
-                if size > LARGEST_SMALL:
-                    # Half of all allocations fill a free range exactly; the others need a closer look.
-                    if free.get(address) != address + size:
-                        sizes[place] = size = take(address, size, place in live)
-                    else:
-                        del free[address], self.free_by_end[address + size]
-                    taken[address] = size
+                # Half of all allocations fill a free range exactly; the others need a closer look.
+                if free.get(address) != address + size:
+                    sizes[place] = size = take(address, size, place in live)
+                else:
+                    del free[address], by_end[address + size]
+                taken[address] = size
             elif kind == ends:
                 size = taken.pop(address, 0)
                 if size:
-                    give(address, address + size)
+                    end = address + size
+                    if end in free or address in by_end:
+                        give(address, end)
+                    else:  # no neighbour to merge with
+                        free[address], by_end[end] = end, address
             elif kind in (segment_alloc, segment_map):
                 if kind == segment_alloc:
                     self.borders.add(address)
@@ -104,6 +122,22 @@ class _Layout:
                 self._remove(address, address + events.sizes[place])
                 if kind == segment_free:
                     self.borders.discard(address)
+
+    def _chosen(self) -> bytearray:
+        """1 for each event that changes large blocks or segments."""
+        events, sizes = self.recording.events, self.sizes
+        kinds, addresses = events.kinds, events.addresses
+        chosen = bytearray(mask(kinds, Kind.SEGMENT_ALLOC, Kind.SEGMENT_MAP, Kind.SEGMENT_FREE, Kind.SEGMENT_UNMAP))
+        places = range(len(kinds))
+        large = {*self.taken}
+        for place in compress(places, mask(kinds, Kind.ALLOC)):
+            if sizes[place] > LARGEST_SMALL:
+                chosen[place] = 1
+                large.add(addresses[place])
+        for place in compress(places, mask(kinds, self.active.ends)):
+            if addresses[place] in large:
+                chosen[place] = 1
+        return chosen
 
     def _start(self) -> None:
         """Free ranges before the first event: those between the blocks of the segments that existed then."""

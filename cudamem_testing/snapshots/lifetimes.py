@@ -9,7 +9,8 @@ agree at every moment, even for damaged files. One pass over the events. PYTEST_
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Literal
 
 from cudamem_testing.snapshots.record import Kind, LiveBlock, Recording
@@ -36,11 +37,12 @@ class Before:
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
     """``freed[i]`` is where the block that event ``i`` allocated was freed: the number of events if it is still
-    live, -1 if event ``i`` allocated no block. ``live`` maps the allocating event of a live block to
+    live, -1 if event ``i`` allocated no block; ``starts`` are the events that allocated one. ``live`` maps the allocating event of a live block to
     its entry in the state at the end. ``ends`` is the kind of event that ends a life.
     """
 
     freed: array[int]
+    starts: array[int]
     before: tuple[Before, ...]
     live: dict[int, LiveBlock]
     counter: Counter
@@ -60,16 +62,18 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
     state: dict[int, int] = {}  # address -> the event that allocated the block there, or _FREED
     before: list[Before] = []
     unseen = twice = 0
-    alloc, end = int(Kind.ALLOC), int(ends)
-    for place, (kind, address) in enumerate(zip(events.kinds, events.addresses, strict=True)):
+    alloc, end, get = int(Kind.ALLOC), int(ends), state.get
+    chosen = mask(events.kinds, alloc, end)
+    columns = (range(total), events.kinds, events.addresses)
+    for place, kind, address in zip(*(compress(column, chosen) for column in columns), strict=True):
         if kind == alloc:
-            start = state.get(address, _FREED)
+            start = get(address, _FREED)
             if start >= 0:
                 unseen += 1
                 freed[start] = place
             state[address] = place
-        elif kind == end:
-            start = state.get(address, NONE)
+        else:
+            start = get(address, NONE)
             if start >= 0:
                 freed[start] = place
             elif start == NONE:
@@ -92,9 +96,47 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
             revived += start == _FREED
             before.append(Before(block.address, block.requested, total, block))
     notes += _counted(revived, "live at the end although its last event is a free: counted as live before")
-    lost = sum(start >= 0 for start in state.values())
-    notes += _counted(lost, "neither freed nor live at the end: left out")
-    return Lifetimes(freed, tuple(before), live, counter, ends, tuple(notes))
+    lost = {start for start in state.values() if start >= 0}
+    notes += _counted(len(lost), "neither freed nor live at the end: left out")
+    starts = array("q", compress(range(total), mask(events.kinds, alloc)))
+    if lost:
+        starts = array("q", [start for start in starts if start not in lost])
+    return Lifetimes(freed, starts, tuple(before), live, counter, ends, tuple(notes))
+
+
+def active_lifetimes(recording: Recording, lives: Lifetimes) -> Lifetimes:
+    """Those of active blocks, given those for any counter.
+
+    Where every free is completed by the next event, each life is one event longer than that of an allocated block.
+    """
+    if lives.ends == Kind.FREE_COMPLETED:
+        return replace(lives, counter="active") if lives.counter != "active" else lives
+    if not _completed_at_once(recording):
+        return lifetimes(recording, "active")
+    events, total = recording.events, len(recording.events)
+    freed = lives.freed[:]
+    for start in lives.starts:
+        if freed[start] < total:
+            freed[start] += 1
+    before = tuple(
+        old if old.freed == total else replace(old, freed=old.freed + 1, requested=events.sizes[old.freed + 1])
+        for old in lives.before
+    )
+    return replace(lives, freed=freed, before=before, counter="active", ends=Kind.FREE_COMPLETED)
+
+
+def _completed_at_once(recording: Recording) -> bool:
+    events = recording.events
+    requested, completed = (mask(events.kinds, kind) for kind in (Kind.FREE_REQUESTED, Kind.FREE_COMPLETED))
+    if b"\0" + requested != completed + b"\0" or Kind.FREE_COMPLETED not in events.kinds:
+        return False
+    both = (array("q", compress(events.addresses, mask)) for mask in (requested, completed))
+    return next(both) == next(both) and not any(block.awaiting_free for block in recording.blocks)
+
+
+def mask(kinds: bytes, *wanted: int) -> bytes:
+    """1 for each event of some kinds."""
+    return kinds.translate(bytes(int(code in wanted) for code in range(256)))
 
 
 def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:

@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import operator
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -36,7 +37,7 @@ from cudamem_testing.snapshots.record import (
     SnapshotError,
     Stacks,
 )
-from cudamem_testing.snapshots.rows import Trace, plain
+from cudamem_testing.snapshots.rows import ACTION, Trace, plain
 
 ACTIONS = {kind.name.lower(): int(kind) for kind in Kind if kind is not Kind.OTHER}
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
@@ -302,7 +303,9 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
     if not len(trace):
         return Events()
     keys = trace.keys
-    kinds = bytes([ACTIONS.get(action, _OTHER) for action in trace.values("action", None)])
+    actions, named = trace.distinct(ACTION, None)
+    codes = {action: ACTIONS.get(action, _OTHER) for action in named}
+    kinds = bytes(map(codes.__getitem__, actions))
     extra = _unknown_of_events(trace, keys)
     for place in _places(kinds, _OTHER):
         action = trace.event(place)["action"]
@@ -312,14 +315,14 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
         free = trace.event(place).get("device_free")
         columns["addr"][place] = free if _is_size(free) else 0
     times = columns["time_us"] if "time_us" in keys else None
-    stacks = trace.values("frames", None)
+    stacks, lists = trace.distinct("frames", None)
     if times is not None:
         notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, times[1:])))
     return Events(
         kinds=kinds,
         addresses=columns["addr"],
         sizes=columns["size"],
-        stacks=frames.column(stacks),
+        stacks=frames.column(stacks, lists),
         streams=columns["stream"],
         times=times,
         pools=_pool_column(trace, pools) if "pool_id" in keys else None,
@@ -334,12 +337,16 @@ def _columns(trace: Trace) -> dict[str, array[int]] | None:
         return None
     defaults = {"size": None, "addr": 0, "stream": 0, "time_us": 0}
     try:
-        columns = {key: array("q", trace.values(key, default)) for key, default in defaults.items()}
-        actions = {*trace.values("action", None)}
+        columns = {key: trace.numbers(key, default) for key, default in defaults.items()}
     except (TypeError, OverflowError):
         return None
-    sound = all(isinstance(action, str) for action in actions)
-    return columns if sound and all(min(column, default=0) >= 0 for column in columns.values()) else None
+    sound = all(isinstance(action, str) for action in trace.distinct(ACTION, None)[1])
+    return columns if sound and not any(map(_any_negative, columns.values())) else None
+
+
+def _any_negative(column: array[int]) -> bool:
+    """Whether the highest byte of any number has the bit of a sign."""
+    return not memoryview(column.tobytes())[7 if sys.byteorder == "little" else 0 :: 8].tobytes().isascii()
 
 
 def _repaired(raw: Iterable[Any], notes: Notes) -> Iterable[dict[str, Any]]:
@@ -363,7 +370,9 @@ def _places(kinds: bytes, kind: int) -> Iterable[int]:
 
 
 def _pool_column(trace: Trace, pools: dict[Pool, int]) -> array[int]:
-    return array("q", [pools[_pool(pool, pools)] for pool in trace.values("pool_id", None)])
+    values, different = trace.distinct("pool_id", None)
+    numbers = {id(pool): pools[_pool(pool, pools)] for pool in different}
+    return array("q", [*map(numbers.__getitem__, map(id, values))])
 
 
 def _unknown_of_events(trace: Trace, keys: frozenset[str]) -> dict[int, dict[str, Any]]:
@@ -372,7 +381,10 @@ def _unknown_of_events(trace: Trace, keys: frozenset[str]) -> dict[int, dict[str
     unknown = keys - _EVENT
     if len(unknown) <= 4:  # one quick pass per key; with many keys one slow pass, to stay linear
         for key in unknown:
-            for place, value in enumerate(trace.values(key, "")):
+            values, different = trace.distinct(key, "")
+            if all(value in _EMPTY_VALUES for value in different):
+                continue
+            for place, value in enumerate(values):
                 if value not in _EMPTY_VALUES:
                     found.setdefault(place, {})[key] = value
         return found

@@ -9,7 +9,7 @@ number of events. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -20,8 +20,8 @@ from cudamem_testing.model.pools import MAIN_POOL, Pool
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.show.notebook import InNotebook
-from cudamem_testing.snapshots.layout import taken_sizes
-from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, lifetimes
+from cudamem_testing.snapshots.layout import Sizes, taken_sizes
+from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, active_lifetimes, lifetimes
 from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
@@ -42,7 +42,10 @@ class Peak(InNotebook):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A recording with the value of one counter at every moment: ``totals[i]`` bytes before event ``i``."""
+    """A recording with the value of one counter at every moment: ``totals[i]`` bytes before event ``i``.
+
+    ``taken`` are the sizes that other counters can use as well.
+    """
 
     recording: Recording
     counter: Counter
@@ -50,6 +53,7 @@ class Replay:
     sizes: array[int]
     before: tuple[tuple[Before, int], ...]
     totals: array[int]
+    taken: Sizes | None = None
 
     @property
     def end(self) -> int:
@@ -133,7 +137,8 @@ class Replay:
                 yield replace(block, preexisting=False) if later else block
         freed = self.lives.freed
         pools, lines = _PoolFinder(self.recording), _LineFinder(self.recording)
-        for place in [place for place, end in enumerate(freed[:moment]) if end >= moment]:
+        starts = self.lives.starts
+        for place in [place for place in starts[: bisect_left(starts, moment)] if freed[place] >= moment]:
             yield self._block(place, pools, lines, place < since)
 
     def _block_before(self, old: Before, size: int) -> Block:
@@ -230,20 +235,25 @@ class _PoolFinder:
         return self._private[at].pool if at >= 0 and address < self._private[at].end else MAIN_POOL
 
 
-def replay(recording: Recording, counter: Counter = "allocated") -> Replay:
+def replay(recording: Recording, counter: Counter = "allocated", known: Replay | None = None) -> Replay:
     """Rebuild one counter of the allocator: ``allocated``, ``active`` or ``requested`` bytes.
 
-    In a replay of ``requested`` bytes the blocks have their requested sizes.
+    In a replay of ``requested`` bytes the blocks have their requested sizes. ``known`` is a replay of the same
+    recording for another counter, which saves some of the work.
     """
-    lives = lifetimes(recording, counter)
+    if counter == "active" and known is not None:
+        lives = active_lifetimes(recording, known.lives)
+    else:
+        lives = lifetimes(recording, counter)
+    taken = None
     if counter == "requested":
         sizes = recording.events.sizes
         before = tuple((old, old.requested) for old in lives.before)
     else:
-        taken = taken_sizes(recording, lives)
+        taken = taken_sizes(recording, lives, None if known is None else known.taken)
         sizes = taken.events
         before = tuple((old, _size_before(old, taken.before)) for old in lives.before)
-    return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before))
+    return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before), taken)
 
 
 def _size_before(old: Before, sizes: dict[int, int]) -> int:
@@ -251,15 +261,16 @@ def _size_before(old: Before, sizes: dict[int, int]) -> int:
 
 
 def _totals(lives: Lifetimes, sizes: array[int], before: tuple[tuple[Before, int], ...]) -> array[int]:
-    end = len(lives.freed)
-    changes = [0, *[size if freed >= 0 else 0 for freed, size in zip(lives.freed, sizes, strict=True)], 0]
+    freed = lives.freed
+    changes = [0] * (len(freed) + 2)  # the last is of frees that have not happened
     for old, size in before:
         changes[0] += size
         changes[old.freed + 1] -= size
-    for freed, size in zip(lives.freed, sizes, strict=True):
-        if freed >= 0:
-            changes[freed + 1] -= size
-    del changes[end + 1]  # frees that have not happened
+    for start in lives.starts:
+        size = sizes[start]
+        changes[start + 1] += size
+        changes[freed[start] + 1] -= size
+    del changes[-1]
     return array("q", accumulate(changes))
 
 

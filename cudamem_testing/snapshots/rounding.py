@@ -7,6 +7,7 @@ for large requests (above 1 MiB) keep a remainder of up to 1 MiB, unless segment
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 from cudamem_testing.snapshots.record import Settings
@@ -31,7 +32,22 @@ def round_sizes(requested: array[int], settings: Settings) -> array[int]:
     if settings.roundup:
         known = {size: round_size(size, settings) for size in {*requested}}
         return array("q", list(map(known.__getitem__, requested)))
-    return array("q", [(size + 511) // 512 * 512 or SMALLEST for size in requested])
+    return _rounded(requested)
+
+
+def _rounded(requested: array[int]) -> array[int]:
+    """Multiples of 512: all sizes are added to and cut off at once, as digits of one long number.
+
+    Sums of sizes are below 2**60, so no digit of 64 bits overflows.
+    """
+    number = int.from_bytes(requested.tobytes(), sys.byteorder)
+    more, kept = (array("q", [one]) * len(requested) for one in (SMALLEST - 1, -SMALLEST))
+    number += int.from_bytes(more.tobytes(), sys.byteorder)
+    number &= int.from_bytes(kept.tobytes(), sys.byteorder)
+    found = array("q", number.to_bytes(8 * len(requested), sys.byteorder))
+    if 0 in found:
+        found = array("q", [size or SMALLEST for size in found])
+    return found
 
 
 def splits(free: int, size: int, settings: Settings) -> bool:

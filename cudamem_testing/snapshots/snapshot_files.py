@@ -129,10 +129,12 @@ def _at_most(largest: int, stream: IO[bytes] | gzip.GzipFile, more: str) -> byte
 
     Read in pieces: a buffered stream asked for 4 GiB allocates them before it has read a byte.
     """
-    found = io.BytesIO()
-    while found.tell() <= largest:
-        piece = stream.read(min(_CHUNK, largest + 1 - found.tell()))
+    pieces: list[bytes] = []
+    size = 0
+    while size <= largest:
+        piece = stream.read(min(_CHUNK, largest + 1 - size))
         if not piece:
-            return found.getvalue()
-        found.write(piece)
+            return b"".join(pieces)
+        pieces.append(piece)
+        size += len(piece)
     raise SnapshotError(more)

@@ -23,8 +23,9 @@ from typing import Any, Final
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.printable import one_line
+from cudamem_testing.snapshots.event_runs import Runs
 from cudamem_testing.snapshots.record import SnapshotError
-from cudamem_testing.snapshots.rows import ACTION, Rows, Shape, SharedRowError, check_shared, keys_of
+from cudamem_testing.snapshots.rows import ACTION, Rows, SharedRowError, check_shared
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
 _INTEGER = struct.Struct("<i").unpack_from
@@ -35,8 +36,6 @@ _MARK = object()
 _STEP: Final = 2**18
 _VALUE, _PLACE = 64, 100
 _ALLOWED, _ALLOWED_PER_BYTE = 2**24, 40
-#: Kinds of events for which a pattern is made: each takes milliseconds.
-_MOST_SHAPES: Final = 16
 #: Longest text and number in bytes, longest tuple. If a dict has more keys than ``_FEW_KEYS``, they are checked.
 _LONGEST_TEXT, _LONGEST_NUMBER, _LONGEST_TUPLE, _FEW_KEYS = 2**20, 2**10, 64, 64
 #: A list begins that is kept and gets items which were kept before; one of more items is not looked up among stacks.
@@ -82,21 +81,37 @@ def unpickle(data: bytes, progress: Callable[[float], None] | None = None, *, co
         raise SnapshotError(f"the pickle is damaged: {error}") from None
 
 
+def _without_frames(data: bytes) -> tuple[bytes, list[int]]:
+    """The pickle without the marks that tell a reader of streams how many bytes follow, and where they were.
+
+    A long pickle has one for every 64 KiB, anywhere between two instructions.
+    """
+    at, parts, places = 2, [memoryview(data)[:2]], []
+    while data[at : at + 1] == b"\x95":
+        end = at + 9 + int.from_bytes(data[at + 1 : at + 9], "little")
+        if end > len(data):
+            break
+        places.append(at)
+        parts.append(memoryview(data)[at + 9 : end])
+        at = end
+    if len(places) < 2:
+        return data, []
+    parts.append(memoryview(data)[at:])
+    return b"".join(parts), [place - 9 * number for number, place in enumerate(places)]
+
+
 class _Machine:
     """A stack, a memo, and a position in the input."""
 
     def __init__(self, data: bytes, progress: Callable[[float], None] | None = None, *, columns: bool = False) -> None:
-        self.data = data
+        self.data, self.frames = _without_frames(data)
         self.progress = progress
-        self.columns = columns
-        self.shape: Shape | None = None  # that of the last event, if events are read by column
-        self.shapes: dict[tuple[bytes, ...] | None, Shape | None] = {}
-        self.dict_at = 0
         self.at = 0
         self.stack: list[Any] = []
         self.memo: list[Any] = []
         self.others: dict[int, Any] = {}  # values that are kept under numbers out of order
-        self.runs: dict[bytes, list[Any]] = {}  # stacks by the instructions that make them
+        self.lists: dict[bytes, list[Any]] = {}  # stacks by the instructions that make them
+        self.runs = Runs(self.data, self.memo, self.lists) if columns else None
         self.kept = 0  # values that were put into containers
 
     def run(self) -> Any:
@@ -133,23 +148,20 @@ class _Machine:
                 push(_MARK)
             elif code == 0x75:  # SETITEMS
                 self.set_items(self.pop_to_mark())
-                if self.columns and ACTION in stack[-1]:
-                    self.learn(at)
             elif code == 0x7D:  # EMPTY_DICT
-                if self.shape is not None and self.in_list() and not self.others:
-                    found = self.shape.read(data, at - 1, memo, self.runs)
-                    if found is not None:
-                        self.kept += len(found[0]) * len(found[0].keys)
-                        push(found[0])
-                        at = found[1]
+                if self.runs is not None and stack and self.after_event():
+                    run = self.runs.read(at - 1)
+                    if run is not None:
+                        self.kept += run.values
+                        push(run.rows)
+                        at = run.end
                         continue
-                self.dict_at = at - 1
                 push({})
             elif code == 0x5D:  # EMPTY_LIST
                 if data[at : at + 3] == _STACK and not self.others:  # one of frames, which exist already
                     last = self.run_end(at + 2)
                     if last:
-                        push(self.stack_of(data[at + 2 : last]))
+                        push(self.stack_of(data[at + 2 : last + 1]))
                         memo.append(stack[-1])
                         at = last + 1
                         continue
@@ -171,7 +183,10 @@ class _Machine:
 
     def put(self, place: int) -> None:
         """Keep the last value under a number: all writers of pickles count from 0 on."""
-        if place < len(self.memo):
+        if place < len(self.memo):  # no writer does that
+            if self.runs is not None:
+                raise SharedRowError
+            self.lists.clear()
             self.memo[place] = self.stack[-1]
         elif place == len(self.memo) and not self.others:
             self.memo.append(self.stack[-1])
@@ -182,17 +197,16 @@ class _Machine:
         """The value that was kept under a number."""
         return self.memo[place] if place < len(self.memo) else self.others[place]
 
-    def in_list(self) -> bool:
-        last = self.stack[-1] if self.stack else None
-        return last is _MARK or type(last) in (dict, Rows)
+    def after_event(self) -> bool:
+        """Whether the last item of a list is an event, so that the next one may be like it."""
+        last = self.stack[-1]
+        return not self.others and (type(last) is Rows or (type(last) is dict and ACTION in last))
 
-    def learn(self, end: int) -> None:  # an event has ended: the next ones may be like it
-        event = self.stack.pop()
-        raw = keys_of(self.data[self.dict_at : end]) if self.in_list() else None
-        self.stack.append(event)
-        if raw and raw not in self.shapes and len(self.shapes) < _MOST_SHAPES:
-            self.shapes[raw] = Shape.of(raw, self.get)
-        self.shape = self.shapes.get(raw, self.shape)
+    def one(self) -> list[Any]:
+        """The stack, for an instruction that uses the last value alone: it may not be several events."""
+        if self.runs is not None:
+            raise SharedRowError
+        return self.stack
 
     def run_end(self, first: int) -> int:
         """Where a run of LONG_BINGET ends with APPENDS; 0 if it is no such run, or a long one."""
@@ -206,10 +220,10 @@ class _Machine:
         return 0
 
     def stack_of(self, run: bytes) -> list[Any]:
-        """The list of a run of LONG_BINGET; equal runs are one list, because a history repeats its stacks."""
-        known = self.runs.get(run)
+        """The list of a run of LONG_BINGET and APPENDS; equal ones are one list: a history repeats its stacks."""
+        known = self.lists.get(run)
         if known is None:
-            known = self.runs[run] = [self.memo[place] for (place,) in _PLACES(run)]
+            known = self.lists[run] = [self.memo[place] for (place,) in _PLACES(run[:-1])]
             self.kept += len(known)
         return known
 
@@ -228,7 +242,7 @@ class _Machine:
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
-        if self.shape is not None:
+        if self.runs is not None:
             check_shared(items)
         if type(target) is not dict or len(items) % 2:
             raise SnapshotError("the pickle is damaged: items for something that is not a dict")
@@ -241,7 +255,7 @@ class _Machine:
         target = self.stack[-1]
         if type(target) is not list:
             raise SnapshotError("the pickle is damaged: items for something that is not a list")
-        if self.shape is not None:
+        if self.runs is not None:
             check_shared(items)
         self.kept += len(items)
         target.extend(items)
@@ -415,6 +429,6 @@ _STEPS: Final[dict[int, Callable[[_Machine], None]]] = {
     0x86: _last(2),
     0x87: _last(3),
     0x72: _put,  # LONG_BINPUT
-    0x30: lambda machine: machine.stack.pop() and None,  # POP
-    0x32: lambda machine: machine.stack.append(machine.stack[-1]),  # DUP
+    0x30: lambda machine: machine.one().pop() and None,  # POP
+    0x32: lambda machine: machine.stack.append(machine.one()[-1]),  # DUP
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.record import Kind, SnapshotError
-from cudamem_testing.snapshots.rows import Rows, Shape, Trace, plain
+from cudamem_testing.snapshots.rows import Rows, Trace, plain
 from cudamem_testing.snapshots.snapshot_files import load, read_file
 from cudamem_testing.snapshots.unpickle import unpickle
 
@@ -112,20 +112,6 @@ def test_an_event_that_is_no_item_of_a_list_stays_a_dict():
     assert plain(unpickle(pickle.dumps(nested, 4), columns=True)) == nested
 
 
-def test_patterns_are_made_for_a_few_kinds_of_events_only(monkeypatch):
-    """Each costs some milliseconds: a file with thousands of kinds is read one instruction at a time."""
-    made = []
-    of = Shape.of.__func__
-
-    def counted(cls, *args):
-        made.append(args)
-        return of(cls, *args)
-
-    monkeypatch.setattr(Shape, "of", classmethod(counted))
-    names = [f"key {number}" for number in range(100)]
-    events = [event(number, **{names[number // 3]: number}) for number in range(300)]
-    assert plain(unpickle(pickle.dumps(events, 4), columns=True)) == events
-    assert len(made) == 16
 
 
 def test_columns_of_a_trace_are_those_of_its_events():

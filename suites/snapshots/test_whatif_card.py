@@ -59,7 +59,7 @@ def check(folder: Path, simulated: bool) -> None:
     assert abs(asked.off) <= WELL / 5
     answers: dict[str, Answer] = {one.kind if one.kind == "call" else one.what: one for one in asked.answers}
     allocations = recording.events.kinds[: prepared.failed].count(Kind.ALLOC) + 1
-    kinds, low = recording.events.kinds, low_points(recording, prepared)
+    kinds, low = recording.events.kinds, low_points(prepared)
     done = [kinds[: prepared.positions[place]].count(Kind.ALLOC) for place in low]
     steps = [bisect_left(run["ended"], count) for count in done]
     split = next(name for name in answers if name.startswith("max_split"))

@@ -25,7 +25,8 @@ from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Peak, Replay, replay
 from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.snapshots.whatif.answers import WhatIf, what_if
-from cudamem_testing.snapshots.whatif.why import Why, why
+from cudamem_testing.snapshots.whatif.job import Prepared, prepare
+from cudamem_testing.snapshots.whatif.why import Why, failed_request, why
 
 Of = Literal["peak", "end", "volume"]
 OF: tuple[Of, ...] = ("peak", "volume", "end")
@@ -111,16 +112,21 @@ class Looked:
         return curve(self.replayed, (), Counters(), before=f"({BEFORE_RECORD})")
 
     @cached_property
+    def _prepared(self) -> Prepared:
+        allocated = self.replayed if len(self.recording.events) else None
+        self._step(f"looking for what is in the way in {self.name}")
+        return prepare(self.recording, self._capacity, allocated)
+
+    @cached_property
     def why(self) -> Why | None:
         """Why the last request that failed did not fit; ``None`` if none failed."""
-        self._step(f"looking for what is in the way in {self.name}")
-        return why(self.recording, self._capacity, self.replayed)
+        return why(self.recording, self._capacity, self._prepared) if failed_request(self.recording) else None
 
     @cached_property
     def what_if(self) -> WhatIf | str:
         """What other settings would have changed; or in words why that is unknown."""
         try:
-            return what_if(self.recording, self._capacity, self._settings, self._step)
+            return what_if(self.recording, self._capacity, self._settings, self._step, self._prepared)
         except (RecorderUnavailable, ValueError) as error:
             return str(error)
 

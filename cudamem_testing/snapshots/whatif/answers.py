@@ -12,8 +12,7 @@ from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.snapshots.fragmentation import fragmentation
 from cudamem_testing.snapshots.record import Recording
-from cudamem_testing.snapshots.replay import replay
-from cudamem_testing.snapshots.whatif.job import Capacity, Prepared, prepare
+from cudamem_testing.snapshots.whatif.job import LARGE_SEGMENT, Capacity, Prepared, prepare, segment_size
 from cudamem_testing.snapshots.whatif.model import Job, Ran, run
 
 MIB = 2**20
@@ -89,19 +88,21 @@ def what_if(
     capacity: int | None = None,
     more: Sequence[AllocatorSettings] = (),
     step: Callable[[str], None] = lambda words: None,
+    prepared: Prepared | None = None,
 ) -> WhatIf:
     """Ask for the usual changes and for ``more`` settings; ``step`` is called with what is replayed next.
 
-    ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells.
+    ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells; ``prepared`` is
+    the job for it, if it was made before.
 
     Raises:
         RecorderUnavailable: the model cannot be compiled here; the message says what is missing.
         ValueError: the recording has no events, or is not of a card.
     """
-    step("preparing the replay")
-    prepared = prepare(recording, capacity)
+    if prepared is None:
+        prepared = prepare(recording, capacity)
     asking = _Asking(recording, prepared, step)
-    same = run(prepared.job, prepared.settings)
+    same = asking.run(prepared.job, prepared.settings)
     answers = [*asking.usual(), *(asking.setting(one) for one in more)]
     requested = None if prepared.failed is None else recording.events.sizes[prepared.failed]
     return WhatIf(
@@ -121,7 +122,7 @@ class _Asking:
         self._prepared = prepared
         self._step = step
         self._packed = prepared.packed()
-        self._added = len(self._packed.did) - len(prepared.job.did)
+        self._known: dict[tuple[int, AllocatorSettings], tuple[Job, Ran]] = {}
 
     def usual(self) -> Iterator[Answer]:
         """The state at the start, expandable segments, the best limit of splits, an emptied cache, pools."""
@@ -133,7 +134,7 @@ class _Asking:
             yield self.setting(replace(settings, text=EXPANDABLE, expandable=True))
             splits = [self.setting(_split(settings, size)) for size in SPLITS if size * MIB != settings.max_split]
             yield min(splits, key=lambda one: (one.fits is not True, one.earlier is not None, one.peak_reserved))
-        low = low_points(self._recording, self._prepared)
+        low = low_points(self._prepared)
         if low:
             empties = tuple(sorted({*job.empties, *((place, 0) for place in low)}))
             words = f"empty_cache() at {count(len(low), 'low point')} of memory"
@@ -162,16 +163,24 @@ class _Asking:
             answer = self._answer("pool", words, larger, self._prepared.settings)
             yield replace(answer, peak_reserved=answer.peak_reserved - unused, reserved=answer.reserved - unused)
 
+    def run(self, job: Job, settings: AllocatorSettings) -> Ran:
+        """What a replay comes to; one whose outcome is known already is not made again."""
+        plain = replace(settings, text="", max_split=settings.max_split if _matters(settings, job) else 0)
+        key = id(job), plain
+        if key not in self._known:
+            self._known[key] = job, run(job, plain)  # with the job, so that its id stays its own
+        return self._known[key][1]
+
     def _answer(self, kind: Kind, what: str, job: Job, settings: AllocatorSettings) -> Answer:
         self._step(f"replaying {len(job.did):,} events with {what}")
-        ran = run(job, settings)
+        ran = self.run(job, settings)
         fits, earlier = ran.fits, self._earlier(ran, job)
         capacity = self._prepared.capacity
         if (fits is False or earlier is not None) and job.capacity is not None and capacity is not None:
             if capacity.below is None:
                 fits = earlier = None
             elif not capacity.exact:  # with the most that it may be
-                ran = run(replace(job, capacity=job.capacity + capacity.below - 1 - capacity.least), settings)
+                ran = self.run(replace(job, capacity=job.capacity + capacity.below - 1 - capacity.least), settings)
                 earlier = self._earlier(ran, job)
                 fits = None if ran.fits else False
         return Answer(kind, what, ran.peak_reserved, ran.reserved, fits, ran.largest_free, ran.unused, earlier)
@@ -183,16 +192,23 @@ class _Asking:
         return self._prepared.positions[place] if place >= 0 else 0
 
 
+def _matters(settings: AllocatorSettings, job: Job) -> bool:
+    """Whether the limit of splits is reached by any block: a segment is as large as a request, or has a usual size."""
+    largest = max(job.sizes, default=0)
+    largest = 1 << largest.bit_length() if any(settings.divisions) else segment_size(largest)
+    return settings.expandable or settings.max_split <= max(LARGE_SEGMENT, largest, max(job.segments[1::6], default=0))
+
+
 def _split(settings: AllocatorSettings, size: int) -> AllocatorSettings:
     return replace(settings, text=f"max_split_size_mb:{size}", max_split=size * MIB)
 
 
-def low_points(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
+def low_points(prepared: Prepared) -> tuple[int, ...]:
     """Events of the job at which memory is lowest between two highs: where a step of training ends.
 
     A low lies between two highs if the memory falls to it and rises from it by at least half of all that it varies.
     """
-    totals = replay(recording).totals[: prepared.end + 1]
+    totals = prepared.allocated.totals[: prepared.end + 1]
     least, most = min(totals), max(totals)
     half = (most - least) / 2
     if half < 2 * MIB:

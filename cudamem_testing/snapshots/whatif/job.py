@@ -11,16 +11,16 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
 from cudamem_testing.model.allocator_settings import INTERVALS, AllocatorSettings
 from cudamem_testing.model.pools import MAIN_POOL
-from cudamem_testing.snapshots.layout import taken_sizes
-from cudamem_testing.snapshots.lifetimes import Before, Lifetimes, lifetimes
+from cudamem_testing.snapshots.lifetimes import Before, mask
 from cudamem_testing.snapshots.record import Kind, Recording
+from cudamem_testing.snapshots.replay import Replay, replay
 from cudamem_testing.snapshots.rounding import LARGEST_SMALL, round_size
 from cudamem_testing.snapshots.whatif.model import ALLOC, FREE_COMPLETED, FREE_REQUESTED, PROBE, Job
 
@@ -53,7 +53,7 @@ class Prepared:
 
     ``positions[i]`` is the number of the job's event ``i`` in the record. ``reserved`` is what was reserved before each
     event of the record, and at its end. ``failed`` is the event at which memory ran out, ``None`` if it did not.
-    ``before`` is how many bytes were live before the first event.
+    ``before`` is how many bytes were live before the first event. ``allocated`` and ``active`` are replays of it.
     """
 
     job: Job
@@ -63,6 +63,8 @@ class Prepared:
     failed: int | None
     capacity: Capacity | None
     before: int
+    allocated: Replay
+    active: Replay
 
     @property
     def peak_reserved(self) -> int:
@@ -117,8 +119,10 @@ def segment_size(size: int, *, expandable: bool = False) -> int:
     return LARGE_SEGMENT if size < OWN_SEGMENT else -(-size // GRAIN) * GRAIN
 
 
-def prepare(recording: Recording, capacity: int | None = None) -> Prepared:
+def prepare(recording: Recording, capacity: int | None = None, allocated: Replay | None = None) -> Prepared:
     """The job of a recording; ``capacity`` is what the process can reserve, in bytes, if the caller knows it.
+
+    ``allocated`` is a replay of the recording that was made before.
 
     Raises:
         ValueError: the device has no caching allocator, or no events were recorded.
@@ -134,8 +138,9 @@ def prepare(recording: Recording, capacity: int | None = None) -> Prepared:
     known = _capacity(recording, reserved, failed)
     if capacity is not None:
         known = Capacity(capacity, capacity + 1, known is not None and known.limited)
-    lives = lifetimes(recording, "active")
-    segments, blocks = _before(recording, lives)
+    allocated = replay(recording) if allocated is None else allocated
+    active = replay(recording, "active", allocated)
+    segments, blocks = _before(recording, active)
     kinds = bytearray(events.kinds[: end + (failed is not None)])
     requested = Kind.FREE_REQUESTED in events.kinds
     table = {Kind.ALLOC: ALLOC, Kind.FREE_REQUESTED: FREE_REQUESTED}
@@ -163,7 +168,8 @@ def prepare(recording: Recording, capacity: int | None = None) -> Prepared:
         ),
     )
     before = sum(blocks[1::4])
-    return Prepared(job, settings_of(recording), positions, reserved, failed, known, before)
+    settings = settings_of(recording)
+    return Prepared(job, settings, positions, reserved, failed, known, before, allocated, active)
 
 
 def settings_of(recording: Recording) -> AllocatorSettings:
@@ -215,11 +221,10 @@ def emptied(
     most = None if capacity is None or capacity.below is None else capacity.below - 1
     settings = settings_of(recording)
     at = 0
-    while True:
-        at = min((place for place in (kinds.find(kind, at, end) for kind in _GAVE) if place >= 0), default=-1)
-        if at < 0:
-            return
-        first = at
+    for first in compress(range(end), mask(kinds, *_GAVE)):
+        if first < at:
+            continue
+        at = first
         while at < end and kinds[at] in (*_GAVE, Kind.FREE_COMPLETED):
             at += 1
         if at == end and end < len(kinds):  # it gave all back, and ran out of memory
@@ -254,10 +259,10 @@ def _pools(recording: Recording, positions: array[int]) -> array[int] | None:
     return found
 
 
-def _before(recording: Recording, lives: Lifetimes) -> tuple[array[int], array[int]]:
+def _before(recording: Recording, active: Replay) -> tuple[array[int], array[int]]:
     """Segments and blocks before the first event, as rows of a job."""
-    sizes = taken_sizes(recording, lives).before
-    known = sorted(lives.before, key=lambda old: old.address)
+    sizes = {} if active.taken is None else active.taken.before
+    known = sorted(active.lives.before, key=lambda old: old.address)
     numbers = {pool: number for number, pool in enumerate(recording.pools, 1)}
     segments, blocks = array("q"), array("q")
     at = 0
@@ -288,30 +293,50 @@ def undone(recording: Recording, moment: int = 0) -> list[_Was]:
 
     What the events since then did is undone, from the last one back.
     """
-    found: dict[int, _Was] = {
-        one.address: (one.address, one.end, one.stream, one.pool, one.small, one.expandable)
-        for one in recording.segments
-    }
+    found = _Ranges()
+    for one in recording.segments:
+        found.put((one.address, one.end, one.stream, one.pool, one.small, one.expandable))
     events = recording.events
-    chosen = events.kinds.translate(bytes(int(code in (*_TOOK, *_GAVE)) for code in range(256)))
+    chosen = mask(events.kinds, *_TOOK, *_GAVE)
     for place in reversed([*compress(range(moment, len(events)), chosen[moment:])]):
         kind, address, size = events.kinds[place], events.addresses[place], events.sizes[place]
         if kind == Kind.SEGMENT_ALLOC:
-            found.pop(address, None)
+            found.pop(address)
         elif kind in _GAVE:
             stream = 0 if events.streams is None else events.streams[place]
             pool = MAIN_POOL if events.pools is None else recording.pool(events.pools[place])
-            found[address] = (address, address + size, stream, pool, None, kind == Kind.SEGMENT_UNMAP)
+            found.put((address, address + size, stream, pool, None, kind == Kind.SEGMENT_UNMAP))
         elif kind == Kind.SEGMENT_MAP:
-            _cut(found, address, address + size)
-    return sorted(found.values())
+            found.cut(address, address + size)
+    return found.all()
 
 
-def _cut(found: dict[int, _Was], start: int, end: int) -> None:
-    """Take a range out of the segments."""
-    for address, one in [*found.items()]:
-        if one[0] < end and start < one[1]:
-            del found[address]
-            for first, last in ((one[0], start), (end, one[1])):
-                if first < last:
-                    found[first] = (first, last, *one[2:])
+class _Ranges:
+    """Segments by address, which do not overlap in a record that is whole."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._found: dict[int, _Was] = {}
+
+    def put(self, one: _Was) -> None:
+        if one[0] not in self._found:
+            insort(self._starts, one[0])
+        self._found[one[0]] = one
+
+    def pop(self, start: int) -> None:
+        if self._found.pop(start, None) is not None:
+            del self._starts[bisect_left(self._starts, start)]
+
+    def cut(self, start: int, end: int) -> None:
+        """Take a range out of the segments."""
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        inside = [self._found[at] for at in self._starts[first : bisect_left(self._starts, end)]]
+        for one in inside:
+            if start < one[1]:
+                self.pop(one[0])
+                for begin, stop in ((one[0], start), (end, one[1])):
+                    if begin < stop:
+                        self.put((begin, stop, *one[2:]))
+
+    def all(self) -> list[_Was]:
+        return [self._found[start] for start in self._starts]

@@ -15,9 +15,9 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.snapshots.record import Recording
-from cudamem_testing.snapshots.replay import Replay, replay
+from cudamem_testing.snapshots.replay import Replay
 from cudamem_testing.snapshots.rounding import LARGEST_SMALL, round_size
-from cudamem_testing.snapshots.whatif.job import Capacity, failure, prepare, segment_size, undone
+from cudamem_testing.snapshots.whatif.job import Capacity, Prepared, failure, prepare, segment_size, undone
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +129,21 @@ def failed_request(recording: Recording) -> Request | None:
     )
 
 
-def why(recording: Recording, capacity: int | None = None, allocated: Replay | None = None) -> Why | None:
+def why(recording: Recording, capacity: int | None = None, prepared: Prepared | None = None) -> Why | None:
     """Why the last allocation that failed did not fit; ``None`` if the recording holds none, or is not of a card.
 
-    ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells; ``allocated``
-    is a replay of the recording that was made before.
+    ``capacity`` is what the process can reserve, in bytes, if it is known better than the record tells; ``prepared`` is
+    the job for it, if it was made before.
     """
     request = failed_request(recording)
     if request is None:
         return None
     events, failed, stream = recording.events, request.event, request.stream
-    prepared = prepare(recording, capacity)
+    prepared = prepare(recording, capacity) if prepared is None else prepared
     needed = round_size(request.requested, recording.settings)
     pool = 0 if events.pools is None else max(0, events.pools[failed])
-    active = replay(recording, "active")
-    allocated = replay(recording) if allocated is None else allocated
-    live, busy = allocated.totals[failed], active.totals[failed]
-    places = [*_places(recording, active, failed)]
+    live, busy = prepared.allocated.totals[failed], prepared.active.totals[failed]
+    places = [*_places(recording, prepared.active, failed)]
     small = needed <= LARGEST_SMALL
     mine = [one for one in places if (one.stream, one.pool, one.small) == (stream, pool, small)]
     main = [one for one in places if not one.pool]
