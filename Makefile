@@ -39,7 +39,7 @@ bench: $(READY)
 	$(BIN)/python -m suites.benchmarks.soak
 
 verdicts: $(READY)
-	$(BIN)/python -m suites.verdicts
+	$(BIN)/python -m suites.zoo
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,12 +12,14 @@ Profiles of hypothesis, by ``HYPOTHESIS_PROFILE``: ``ci`` (10 examples, the same
 from __future__ import annotations
 
 import collections
+import gc
 import importlib
 import os
 import pkgutil
 import sys
 import sysconfig
 from collections.abc import Callable, Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -42,6 +44,8 @@ LONG = (
     "suites/test_spread.py",
     "suites/recorders/test_stress.py",
 )
+#: What the second part of ``make test-all`` runs.
+SLOW_PART = "slow or hypothesis"
 #: Suites that walk the heap a lot: they run before others have loaded the compiler and transformers.
 FIRST = ("suites/cycles/", "suites/test_guards.py", "suites/test_unfinalized.py", "suites/objects/")
 
@@ -92,8 +96,61 @@ class KeepingSnapshot(pytester.SysModulesSnapshot):
             sys.modules.setdefault(name, module)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without collecting garbage: modules and tests stay, and each collection would read them all."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if collects:
+            gc.enable()
+
+
+class Backwards(pytest.Dir):
+    """A folder of tests from its last entry to its first."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        """Its entries, sorted backwards."""
+        return [*super().collect()][::-1]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Let every other worker begin at the last file: each rewrites half of the files, and reads what others wrote."""
+    odd = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+    return Backwards.from_parent(parent, path=path) if odd else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of tests in which nothing is slow when only that runs."""
+    skipped = config.getoption("markexpr") == SLOW_PART and collection_path.name.startswith("test_")
+    return True if skipped and not may_be_slow(collection_path) else None
+
+
+def may_be_slow(file: Path) -> bool:
+    """Whether a file of tests names a mark of the slow part, or what gives it."""
+    text = file.read_text(encoding="utf-8")
+    return "slow" in text or "hypothesis" in text
+
+
+def is_hypothesis_test(item: pytest.Item) -> bool:
+    """Whether hypothesis runs a test, and so marks it."""
+    return isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long suites first, and those that walk the heap before those that make it large."""
+    """Put long suites first, and those that walk the heap before those that make it large.
+
+    The others follow in the order of their files, in which not every worker collects them.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow") or is_hypothesis_test(item)}
+    missed = sorted(str(path) for path in slow if not may_be_slow(path))
+    if missed:
+        raise pytest.UsageError(f"make test-all would leave out slow tests of {', '.join(missed)}: name the mark there")
+    items.sort(key=lambda item: item.path)
     items.sort(key=lambda item: [item.nodeid.startswith(one) for one in (*LONG, *FIRST)], reverse=True)
 
 

@@ -12,8 +12,8 @@ from cudamem_testing.model.findings import Verdict
 from cudamem_testing.torch_api import nodes
 from cudamem_testing.wording import text, title
 from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
-from suites import verdicts
-from suites.verdicts import PAGE, document, holds, run_modules
+from suites import zoo
+from suites.zoo import PAGE, document, holds, run_modules
 
 #: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
 HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
@@ -54,7 +54,7 @@ if os.environ.get("HYPOTHESIS_PROFILE") == "full":
 @pytest.mark.subprocess
 def test_known_places_say_what_a_search_says() -> None:
     """Each case twice in one run: the plugin that runs with them compares every answer with a whole search."""
-    record, output = verdicts.repeat_modules(ANSWERED, 2, "-p", "suites.run.both_ways")
+    record, output = zoo.repeat_modules(ANSWERED, 2, "-p", "suites.run.both_ways")
     said = re.findall(r"known places of test_(\w+)\.py: (\d+) of (\d+) answered, (\d+) wrong", output)
     assert sorted(name for name, *_ in said) == sorted(ANSWERED), output
     assert {wrong for *_, wrong in said} == {"0"}, output
@@ -145,8 +145,8 @@ def test_what_a_run_says_and_writes(
     page = tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     for name, value in {"DEVICE": device, "ROOT": tmp_path, "PAGE": page, "run_modules": lambda *names: []}.items():
-        monkeypatch.setattr(verdicts, name, value)
-    assert verdicts.main([]) == 0
+        monkeypatch.setattr(zoo, name, value)
+    assert zoo.main([]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[said.index(f"0 of 0 cases right on {device}, beside 0 controls") + 1 :] == told
     assert page.exists() == (device == "cpu")

@@ -1,4 +1,4 @@
-"""``python -m suites.verdicts``: run the zoo, compare every verdict with what it must be, and write docs/verdicts.md.
+"""``python -m suites.zoo``: run the zoo, compare every verdict with what it must be, and write docs/verdicts.md.
 
 Each module of the zoo runs in a separate process, so that its cases leave nothing behind; ``--together`` starts as few
 as there are sets of options.
@@ -323,7 +323,7 @@ def _told(finding: Finding) -> tuple[str, str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m suites.verdicts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m suites.zoo", description=__doc__)
     parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)} (all, and on the CPU write the page)")
     parser.add_argument("--together", action="store_true", help="modules share processes: takes half the time")
     given = parser.parse_args(arguments)
