@@ -14,7 +14,8 @@ from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach, Limit, budget
 from cudamem_testing.model.windows import Window
-from cudamem_testing.windows.judge import Judge, cycles_fail, ignored_below
+from cudamem_testing.windows.defaults import cycles_fail, ignored_below
+from cudamem_testing.windows.judge import Judge
 from cudamem_testing.wording import details, text, title
 
 CARD, CPU = Device("cuda", 0), Device("cpu")
