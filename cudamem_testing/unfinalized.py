@@ -26,14 +26,14 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from gc import callbacks, collect, get_count, get_freeze_count, get_stats
+from gc import callbacks, collect, get_count, get_freeze_count, get_referents, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
 #: Bits of a link that are flags.
 _FLAGS = 3
-#: Versions of Python on which an instance gets a dictionary when it is first asked for one.
-_MAKES_DICTIONARIES = (3, 11) <= sys.version_info[:2] <= (3, 12)
+#: Versions of Python whose way to keep the attributes of an instance without a dictionary is known: see `Values`.
+_KNOWN_VALUES = (3, 11) <= sys.version_info[:2] <= (3, 12)
 UNREADABLE = "this build of Python keeps its list of objects in an unknown way"
 INTERRUPTED = "signals interrupted it too often"
 
@@ -232,9 +232,9 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64
     functions = get_count, get_freeze_count, get_stats, collect
     arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, *functions, _interrupted, genuine)
-    if library.cudamem_collector_begin(*arguments, _MAKES_DICTIONARIES) < 0:
+    if library.cudamem_collector_begin(*arguments, _makes_dictionaries()) < 0:
         raise CollectorUnreadableError(UNREADABLE)
-    if _MAKES_DICTIONARIES and not hasattr(sys, "gettotalrefcount"):  # a debug build checks what is undone
+    if _KNOWN_VALUES and not hasattr(sys, "gettotalrefcount"):  # a debug build checks what is undone
         library.cudamem_collector_values.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_int32]
         library.cudamem_collector_values.restype = None
         value = object()
@@ -249,6 +249,18 @@ def _unseen(counted: int) -> int:
 
 def _interrupted() -> RuntimeError:
     return RuntimeError(INTERRUPTED)
+
+
+def _makes_dictionaries() -> bool:
+    """Whether an instance that is asked for its dictionary gets one that the collector visits in its place.
+
+    So it is in Python 3.11 and 3.12, not in the first releases of 3.13, and again in later ones.
+    """
+    probe = _Probe(None)
+    if any(type(one) is dict for one in get_referents(probe)):
+        return False  # it had one from the beginning
+    made = vars(probe)
+    return any(one is made for one in get_referents(probe))
 
 
 def _is_readable() -> bool:

@@ -102,9 +102,10 @@ class Garbage {
     size_t owner;
   };
 
-  // Dictionaries that reading created from the values in an instance (Python 3.11 and 3.12) hold garbage. Only the
-  // instance holds them. It gets its values back; if that fails, they are added to the garbage, else the collector would
-  // think that a finalizer resurrected what they hold. Returns those of them that were added since the last call.
+  // Dictionaries that reading created from the values in an instance hold garbage, in some versions of Python (see
+  // `_makes_dictionaries` in unfinalized.py). Only the instance holds them. It gets its values back; if that fails, they
+  // are added to the garbage, else the collector would think that a finalizer resurrected what they hold. Returns those
+  // of them that were added since the last call.
   const std::vector<Made>& adopt(Object* mark, const Values& values) {
     made_.clear();
     adopting_ = true;

@@ -47,7 +47,7 @@ struct State {
   Object* number;                             // the key for the number of collections in the result of `get_stats`
   int64_t told;                               // what `collections` returned last
   unsigned long main_thread;
-  bool adopts;                                // dictionaries that reading creates: Python 3.11 and 3.12
+  bool adopts;                                // dictionaries that reading creates
   Values values;
   Callable *at_garbage, *at_end;
   Object *mark, *reference, *spent;           // `mark` is borrowed: it holds itself; `spent` is of the last one

@@ -298,9 +298,7 @@ class Runs:
             raise _CutError(cut)
         return found
 
-    def _laid_out(
-        self, length: int, heads: list[bytes]
-    ) -> Iterator[tuple[_Layout | None, Sequence[int], bytes]]:
+    def _laid_out(self, length: int, heads: list[bytes]) -> Iterator[tuple[_Layout | None, Sequence[int], bytes]]:
         """Instructions of equal length by layout, with their places; those of unknown layout last."""
         layouts = self._layouts[length]
         places: Sequence[int] = range(len(heads))
@@ -411,9 +409,7 @@ class Runs:
                 found.append(part)
         return found
 
-    def _keep(
-        self, groups: list[_Alike], kept: list[dict[str, _Part]], bases: Sequence[int], order: _Order
-    ) -> None:
+    def _keep(self, groups: list[_Alike], kept: list[dict[str, _Part]], bases: Sequence[int], order: _Order) -> None:
         """Keep what the instructions keep: each event, and some of its values."""
         memo, first = self._memo, len(self._memo)
         last = max(groups, key=lambda group: group.places[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import logging
 import subprocess
@@ -20,7 +21,7 @@ import cudamem_testing
 from cudamem_testing import Cycle, find_cycles, reference_cycles, warn_cycles, watch_cycles
 from cudamem_testing.cycles.watch import library
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.unfinalized import GarbageWatch
+from cudamem_testing.unfinalized import GarbageWatch, _makes_dictionaries
 
 
 class Node:
@@ -51,6 +52,25 @@ def watched(look: Callable[[list[object]], object], kind: type = Node) -> Iterat
         yield
     finally:
         watch.stop()
+
+
+def test_the_probe_says_whether_reading_attributes_inside_a_collection_keeps_garbage() -> None:
+    """The same without a watch: a callback that reads the attributes of garbage, and whether it is there afterwards."""
+
+    class Read(Node):
+        pass
+
+    one, mark = Read(), Node()
+    one.me, mark.me = one, mark  # type: ignore[attr-defined]
+    address = id(one)
+    callback = weakref.ref(mark, lambda _: vars(ctypes.cast(address, ctypes.py_object).value) and None)
+    del one, mark
+    gc.collect()
+    assert callback() is None
+    kept = any(type(obj) is Read for obj in gc.get_objects())
+    assert _makes_dictionaries() is kept
+    gc.collect()
+    assert not any(type(obj) is Read for obj in gc.get_objects())
 
 
 def test_one_collection() -> None:

@@ -114,6 +114,62 @@ def test_spellings_of_a_store(tmp_path: Path, line: str, one: Link) -> None:
     assert closed_by(tmp_path, source, one, near=5) == f"it.py:6: {line}"
 
 
+@pytest.mark.parametrize(
+    ("sure", "perhaps", "stored"),
+    [
+        ('setattr(child, "up", B(child))', "child.up = made", ("instance", "B")),
+        ("child.up = B(child)", "child.up = wrapped(B)", ("instance", "B")),
+        ("child.up = step", "child.up = lambda: other()", ("function", "step")),
+        ("child.up = lambda: child", "child.up = named", ("function", "<lambda>")),
+        ("child.up = module.step", "child.up = partial(other)", ("function", "step")),
+        ("child.up = self.step", "child.up = other", METHOD),
+        ("child.up = dict(a=child)", "child.up = listed", ("dict", "")),
+        ("child.up, other = B(child), 3", "child.up, other = pair", ("instance", "B")),
+        ("child.up: B = B(child)", "child.up, *other = pair", ("instance", "B")),
+    ],
+)
+def test_a_store_that_is_sure_is_told_from_others(
+    tmp_path: Path, sure: str, perhaps: str, stored: tuple[str, str]
+) -> None:
+    """In either order."""
+    for lines in ((sure, perhaps), (perhaps, sure)):
+        source = "def test_it():\n    big = zeros()\n" + "".join(f"    {line}\n" for line in lines)
+        place = 3 + lines.index(sure)
+        assert closed_by(tmp_path, source, link("up", stored=stored), near=2) == f"it.py:{place}: {sure}"
+
+
+def test_an_item_is_looked_for_in_the_functions_around(tmp_path: Path) -> None:
+    """To their last line, and not elsewhere in the file: it has no name."""
+    source = "def test_it():\n    big = zeros()\n    items.append(items)\n\ndef other():\n    big = zeros()\n"
+    own = link(1, stored=("list", ""), itself=True)
+    assert closed_by(tmp_path, source, own, near=2) == "it.py:3: items.append(items)"
+    assert closed_by(tmp_path, source, own, near=6) is None
+    named = "def test_it():\n    big = zeros()\n\ndef other():\n    child.up = parent\n"
+    assert closed_by(tmp_path, named, link("up"), near=2) == "it.py:5: child.up = parent"
+
+
+def test_the_name_of_a_class_that_is_mentioned_is_no_store(tmp_path: Path) -> None:
+    source = "class A:\n    def f(self):\n        use(self.B)\n"
+    assert closed_by(tmp_path, source, link("b", "A", stored=("instance", "B"))) is None
+
+
+@pytest.mark.parametrize("decorators", ["", "@first\n", "@first\n@second(1)\n"])
+def test_a_closure_is_named_by_its_definition(tmp_path: Path, decorators: str) -> None:
+    """Python numbers a decorated function by its first decorator."""
+    (tmp_path / "it.py").write_text(f"\n{decorators}def held(x):\n    pass\n")
+    function = (str(tmp_path / "it.py"), 2, "held")
+    found = Sources(Locator(str(tmp_path))).closed_by(Origin((Link("cell", (), function, ("cell", "")),)))
+    assert found == f"it.py:{2 + decorators.count('@')}: def held(x):"
+
+
+def test_a_long_line_is_cut(tmp_path: Path) -> None:
+    for count, shown in ((68, f"{'x' * 68})"), (69, f"{'x' * 66}...")):
+        source = f"class A:\n    def f(self):\n        self.b = B({'x' * count})\n"
+        found = closed_by(tmp_path, source, link("b", "A", stored=("instance", "B")))
+        assert found == f"it.py:3: self.b = B({shown}"
+        assert len(shown) == 69
+
+
 def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "it.py").write_text(TRAINER)
     sources, parsed, parse = Sources(Locator(str(tmp_path))), [], ast.parse

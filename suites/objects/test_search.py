@@ -461,6 +461,7 @@ REQUEST: contextvars.ContextVar[Any] = contextvars.ContextVar("request")
 LOOPS: list[Any] = []
 # Up to Python 3.12 a SimpleQueue keeps a list; later ones keep what waits themselves.
 QUEUED = "(internal)" if sys.version_info >= (3, 13) else "(internal) > list[0]"
+SUBMITTED = ".task (tuple)[1] > tuple" if sys.version_info >= (3, 14) else ".args (tuple)"
 # Before Python 3.11 the attributes of an object are a dictionary of their own, so that the worker's frame is nearer.
 EXECUTOR = (
     (RootKind.EXECUTOR, "ThreadPoolExecutor._work_queue")
@@ -473,7 +474,7 @@ ROOTS: list[tuple[Callable[[Any], Callable[[], object]], RootKind, str]] = [
     (_finalizer, RootKind.FINALIZER, "weakref.finalize with built-in print.args (tuple)[0]"),
     (_logger, RootKind.LOGGER, "logger suite.logger.handlers (list)[0] > NullHandler.kept"),
     (_thread, RootKind.FRAME, "thread 'loader' > frame work (test_search.py:LINE) local 'batch'"),
-    (_executor, EXECUTOR[0], f"{EXECUTOR[1]} (SimpleQueue) {QUEUED} > _WorkItem.args (tuple)[0]"),
+    (_executor, EXECUTOR[0], f"{EXECUTOR[1]} (SimpleQueue) {QUEUED} > _WorkItem{SUBMITTED}[0]"),
     (_signal, RootKind.SIGNAL, "handler of SIGUSR2.__closure__[0] 'tensor'"),
     (_context_variable, RootKind.CONTEXT, "context variable 'request' (dict)['x']"),
     (_event_loop, RootKind.EVENT_LOOP, "event loop _UnixSelectorEventLoop._ready (deque)[0] > Handle._args (tuple)[0]"),

@@ -52,11 +52,12 @@ def test_an_overlong_name_does_not_stop_the_rest(project: Path, capsys: pytest.C
     assert size == "    512 B  leak | reachable | test_x.py (cpu)"
     assert len(refused) == 300
     assert refused.startswith("not recorded for xxx")
-    assert refused.endswith("xxx.py: File name too long")
+    missing = "File name too long" if sys.version_info < (3, 14) else "there is no such file in ."
+    assert refused.endswith(f"xxx.py: {missing}")
     assert rest == [
         "1 baseline: 1 new",
         "written: __cudamem__/test_x.json",
-        f"not written for {LONG}: File name too long",
+        f"not written for {LONG}: {missing}",
         "1 expected text written",
         "    __cudamem__/test_x/test_a.txt  1",
         f"__cudamem__/test_x/{LONG}.txt: 1 text was not written: File name too long",

@@ -11,7 +11,7 @@ from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.references import Kind, Reach, RootKind, View
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects.search import HolderResult
-from cudamem_testing.verdicts.leaks import freed_finding, leak_findings
+from cudamem_testing.verdicts.leaks import freed_finding, leak_findings, small_leaks, workspace_findings
 from cudamem_testing.wording import details, text, title
 from suites.made import path
 
@@ -300,3 +300,109 @@ def test_a_storage_is_shown_with_its_bytes() -> None:
     )
     (found,) = leak_findings([block(1)], {1: holder})
     assert details(found)[0] == "   64.0 KiB  UntypedStorage (65536 bytes)  reachable"
+
+
+def test_what_a_library_allocated_and_something_else_holds_is_no_flat_parameter() -> None:
+    """Only what C++ holds is named by the line that allocated it, beside a flat parameter as well."""
+    made = Frame("torch/distributed/fsdp/_flat_param.py", 9, "FlatParamHandle.flatten_tensors", "library")
+    raw = Frame("torch/cuda/memory.py", 9, "caching_allocator_alloc", "library")
+    stacks = {1: (made, TEST), 2: (made, TEST), 3: (raw, made, TEST), 4: (made, TEST)}
+    compiled = path("module torch._dynamo.utils", (Kind.GLOBAL, "_CACHE", "list"))
+    holders = {
+        1: HolderResult(Reach.NOT_HELD, None),
+        2: HolderResult(Reach.REACHABLE, compiled),
+        3: HolderResult(Reach.NOT_HELD, None),
+        4: HolderResult(Reach.UNKNOWN, None),
+    }
+    blocks = [block(address, 2**address, stack=Stack(frames)) for address, frames in stacks.items()]
+    found = leak_findings(blocks, holders)
+    assert [(one.verdict, one.bytes, one.holder) for one in found] == [
+        (Verdict.UNATTRIBUTED, 16, None),
+        (Verdict.RAW, 8, None),
+        (Verdict.COMPILER_CACHE, 4, compiled.text),
+        (Verdict.HELD_BY_CPP, 2, FLAT_PARAMETER),
+    ]
+
+
+def test_what_pytest_keeps_has_the_same_cause_whatever_holds_it() -> None:
+    """A running frame of pytest names no holder; a variable of one does in no other place either."""
+    frame = path("frame runtest (python.py:1)", (Kind.LOCAL, "local 'self'", "Function"))
+    fixture = path("fixture 'model'", (Kind.ATTRIBUTE, ".weight", "Parameter"))
+    holders = {1: HolderResult(Reach.HARNESS, frame), 2: HolderResult(Reach.HARNESS, fixture)}
+    found = {one.verdict: one for one in leak_findings([block(1), block(2)], holders)}
+    assert {verdict: one.holder for verdict, one in found.items()} == {
+        Verdict.UNATTRIBUTED: None,
+        Verdict.FIXTURE: fixture.text,
+    }
+    assert found[Verdict.FIXTURE].cause == "leak | fixture | cache.py::helper | fixture 'model'.weight"
+
+
+def test_examples_are_counted_in_the_order_of_their_allocation() -> None:
+    blocks = [block(place, 100 - place, order=9 - place) for place in range(4)]
+    names = {9: "f(3)", 8: "f(2)", 7: None, 6: "f(2)"}
+    holders = {place: reachable(CACHE, item(place)) for place in range(4)}
+    (found,) = leak_findings(blocks, holders, example_of=lambda one: names[one.order or 0])
+    assert (found.fact.example, found.fact.examples) == ("f(2)", 2)
+    (found,) = leak_findings(blocks, holders)
+    assert (found.fact.example, found.fact.examples) == ("", 0)
+
+
+LEAST = 100 * KIB
+OTHER = (Kind.GLOBAL, "_OTHER", "list")
+
+
+def test_small_leaks_of_several_tests_with_one_holder() -> None:
+    """What reaches the limit together is found, the largest first, with the number of tests that left it."""
+    blocks = [block(1, 60 * KIB, owner="a"), block(2, 40 * KIB, owner="b"), block(3, 99 * KIB, owner="a")]
+    blocks += [block(4, 80 * KIB, owner="a"), block(5, 81 * KIB, owner="b"), block(6, 1, owner="b")]
+    holders = {1: reachable(CACHE, item(0)), 2: reachable(CACHE, item(1)), 3: HolderResult(Reach.NOT_HELD, None)}
+    holders |= {4: reachable(OTHER, item(0)), 5: reachable(OTHER, item(1)), 6: reachable(OTHER, item(2))}
+    found = small_leaks(blocks, holders, LEAST, Severity.WARN)
+    assert [(one.holder, one.bytes, one.severity, one.fact.tests, one.fact.each) for one in found] == [
+        ("module project.cache > _OTHER (list)[1]", 161 * KIB + 1, Severity.WARN, 2, LEAST),
+        ("module project.cache > _CACHE (list)[0]", 100 * KIB, Severity.WARN, 2, LEAST),
+    ]
+    assert small_leaks(blocks[:2], holders, LEAST + 1) == []
+
+
+def test_small_leaks_that_cpp_holds_belong_together_by_function() -> None:
+    not_held = dict.fromkeys(range(4), HolderResult(Reach.NOT_HELD, None))
+    blocks = [block(place, 50 * KIB, stack=stack(place, f"helper{place % 2}"), owner=str(place)) for place in range(4)]
+    found = small_leaks(blocks, not_held, LEAST)
+    assert [(one.cause, one.bytes, one.fact.tests) for one in found] == [
+        ("leak | held by C++ | cache.py::helper0", LEAST, 2),
+        ("leak | held by C++ | cache.py::helper1", LEAST, 2),
+    ]
+    assert small_leaks(blocks[:3], not_held, LEAST + 1) == []
+
+
+def test_small_leaks_under_many_names_of_one_object() -> None:
+    """One function, one module or object, as many names as tests; what was enough for one name is not counted twice."""
+
+    def under(place: int, owner: str = "module project.cache") -> HolderResult:
+        kind = Kind.GLOBAL if place % 2 else Kind.ATTRIBUTE
+        return HolderResult(Reach.REACHABLE, path(owner, (kind, f"name{place}", "Tensor")), ("float32[4] on cpu",))
+
+    blocks = [block(place, 30 * KIB, owner=str(place)) for place in range(4)]
+    (found,) = small_leaks(blocks, {place: under(place) for place in range(4)}, LEAST)
+    assert (found.verdict, found.bytes, found.fact.tests) == (Verdict.REACHABLE, 120 * KIB, 4)
+    large = block(9, LEAST, owner="9")
+    found_too = small_leaks([*blocks, large], {place: under(place) for place in (0, 1, 2, 3, 9)}, LEAST)
+    assert [one.bytes for one in found_too] == [120 * KIB, LEAST]
+    apart = {place: under(place, f"module project.part{place}") for place in range(4)}
+    assert small_leaks(blocks, apart, LEAST) == []
+    elsewhere = [block(place, 30 * KIB, stack=stack(5, f"f{place}")) for place in range(4)]
+    assert small_leaks(elsewhere, {place: under(place) for place in range(4)}, LEAST) == []
+
+
+def test_small_memory_that_is_no_leak_is_not_collected() -> None:
+    blocks = [block(place, 60 * KIB, owner=str(place)) for place in range(2)]
+    assert small_leaks(blocks, {}, LEAST) == []
+    assert small_leaks([block(None, LEAST)], {}, LEAST) == []
+
+
+def test_workspaces_are_one_remark() -> None:
+    assert workspace_findings([]) == []
+    (found,) = workspace_findings([block(1, 100), block(2, 50)])
+    assert (found.verdict, found.severity, found.bytes, found.device) == (Verdict.WORKSPACE, Severity.NOTE, 150, CPU)
+    assert (found.fact.count, found.cause) == (2, "leak | library workspace | cache.py::helper")

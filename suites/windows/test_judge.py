@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cudamem_testing.model.churn import Churn
+from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import Shown
 from cudamem_testing.model.facts import OverLimit
 from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.model.limits import Breach, Limit, budget
 from cudamem_testing.model.windows import Window
+from cudamem_testing.windows.defaults import cycles_fail, ignored_below
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.wording import details, text, title
 
@@ -151,3 +156,33 @@ def test_evidence_is_read_once_and_only_for_a_broken_limit() -> None:
     found = judge.call([budget(peak=0)], WINDOWS)
     assert asked == ["opened", "cuda:0", "cpu"]
     assert [details(finding)[-1] for finding in found] == ["live on cuda:0", "live on cpu"]
+
+
+def test_limits_on_sums_may_be_left_out() -> None:
+    """A window that holds others adds up their allocations: an upper limit meant for each is not judged on the sum."""
+    limits = [budget(allocations=1, peak=0, device="cuda"), budget(at_least={"allocations": {"cuda": 9}})]
+    causes = {summed: [one.cause for one in Judge().call(limits, WINDOWS, summed=summed)] for summed in (True, False)}
+    assert causes[True] == ["budget peak at most", "budget allocations at most", "budget allocations at least"]
+    assert causes[False] == ["budget peak at most", "budget allocations at least"]
+    assert [one.cause for one in Judge().each(limits, WINDOWS)] == ["budget peak at most", "budget allocations at most"]
+    assert Judge().used(limits, WINDOWS, summed=True) == 4096
+    assert Judge().used([budget(allocations=6)], WINDOWS) == 0.5
+    assert Judge().used([budget(allocations=6)], WINDOWS, summed=False) is None
+
+
+def test_without_stacks_there_is_no_picture_and_no_churn() -> None:
+    none = Counters()
+    with pytest.raises(ValueError, match="no picture: stacks and events are not recorded here"):
+        Judge().draw(WINDOWS, none, "memory.png")
+    with pytest.raises(ValueError, match="churn is unknown: stacks and events are not recorded here"):
+        Judge().churn(WINDOWS, none)
+    found = Churn(CPU, ())
+    judge = Judge(draw=lambda windows, now, path: Path(path), churn=lambda windows, now: found)
+    assert judge.draw(WINDOWS, none, "memory.png") == Path("memory.png")
+    assert judge.churn(WINDOWS, none) is found
+
+
+@pytest.mark.parametrize(("kind", "fails", "ignored"), [("cuda", True, 0), ("cpu", False, 65_536), ("xpu", False, 0)])
+def test_what_is_judged_on_a_kind_of_device(kind: str, fails: bool, ignored: int) -> None:
+    assert (cycles_fail(Device(kind, 0)), ignored_below(Device(kind, 0))) == (fails, ignored)
+    assert cycles_fail(Device("zzz")) is cycles_fail(Device("aaa")) is False

@@ -262,6 +262,40 @@ def test_devices_are_apart() -> None:
     assert [(str(window.device), window.retained) for window in windows] == [("cuda:1", 2), ("cpu", 1)]
 
 
+def test_what_others_freed_is_left_out_of_one_device() -> None:
+    """The memory that others had during the whole span counts neither at its start nor in its peak."""
+    cpu, card = FakeRecorder("cpu"), FakeRecorder("cuda:1")
+    tracker = Tracker([card, cpu])
+    card.allocate(100, 20)
+    cpu.allocate(7)
+    span = tracker.open("test")
+    card.allocate(50, -50)
+    card.allocate(-20)
+    tracker.exclude_freed(span, Device("cuda", 1), 20, 1, "a cycle of test_a")
+    card.allocate(5)
+    on_card, on_cpu = tracker.close(span)
+    assert levels(on_card) == (100, 150, 105, 5)
+    assert (on_card.blocks, on_card.notes) == (1, ("a cycle of test_a changed cuda:1 by -20 B, not counted here",))
+    assert (levels(on_cpu), on_cpu.blocks) == ((7, 7, 7, 0), 0)
+
+
+def test_recorders_are_chosen_by_device() -> None:
+    cpu, card, host = FakeRecorder("cpu"), FakeRecorder("cuda:1"), FakeRecorder("host")
+    tracker = Tracker([card, cpu, host])
+    assert [tracker.recorder(one.device) for one in (cpu, card, host)] == [cpu, card, host]
+    assert [tracker.chosen(one) for one in (None, "cuda", 1, "cpu", "host")] == [
+        (card, cpu),
+        (card,),
+        (card,),
+        (cpu,),
+        (host,),
+    ]
+    with pytest.raises(ValueError, match=r"^cuda:0 is not measured \(measured: cuda:1, cpu, host\)$"):
+        tracker.chosen(0)
+    with pytest.raises(ValueError, match=r"^a device is not measured \(measured: host\)$"):
+        Tracker([host]).chosen(None)
+
+
 def test_an_empty_tracker_measures_nothing() -> None:
     tracker = Tracker()
     span = tracker.open("span")
