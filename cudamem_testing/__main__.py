@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cudamem_testing.report.snapshots.arguments import add_snapshot, with_verb
 from cudamem_testing.show.printable import say
+
+_REPORT = "report that --cudamem-json wrote"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m cudamem_testing", description="Memory tests for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_doctor(commands.add_parser("doctor", help="show what can be measured on this machine"))
-    _add_compare(commands.add_parser("compare", help="show what changed between two reports"))
-    _add_accept(commands.add_parser("accept", help="record the results of a report, as the run itself would have"))
-    _add_merge(commands.add_parser("merge", help="join the reports of shards and judge them as one run"))
-    _add_report(commands.add_parser("report", help="print the summary of a report"))
-    add_snapshot(commands.add_parser("snapshot", help="show what an allocator snapshot holds, or how two differ"))
-    _add_explain(commands.add_parser("explain", help="explain a verdict: what it means, usual causes, what to do"))
+    for name, (what, add) in _COMMANDS.items():
+        add(commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}."))
     given = parser.parse_args(with_verb(sys.argv[1:] if arguments is None else arguments))
     try:
         return _run(given)
@@ -40,8 +37,8 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", type=_path, metavar="A.json")
-    parser.add_argument("after", type=_path, metavar="B.json")
+    parser.add_argument("before", type=_path, metavar="A.json", help=f"the earlier {_REPORT}")
+    parser.add_argument("after", type=_path, metavar="B.json", help=f"the later {_REPORT}")
     parser.add_argument(
         "--fail-on",
         action="append",
@@ -56,7 +53,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", type=_path, metavar="REPORT.json")
+    parser.add_argument("report", type=_path, metavar="REPORT.json", help=f"a {_REPORT}")
     parser.add_argument("--baselines", action="store_true", help="record baselines (default: baselines and texts)")
     parser.add_argument("--known", action="store_true", help="record known findings (never by default)")
     parser.add_argument("--expected", action="store_true", help="write expected texts into the test files")
@@ -69,7 +66,9 @@ def _add_known(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("reports", type=_path, nargs="+", metavar="REPORT.json")
+    parser.add_argument(
+        "reports", type=_path, nargs="+", metavar="REPORT.json", help=f"a {_REPORT}, one for each shard"
+    )
     parser.add_argument("-o", "--output", type=_path, required=True, metavar="FILE", help="file for the merged report")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table (default 10)")
     parser.add_argument("--prune", action="store_true", help="remove known findings that no shard has seen")
@@ -77,7 +76,7 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", type=_path, metavar="REPORT.json")
+    parser.add_argument("report", type=_path, metavar="REPORT.json", help=f"a {_REPORT}")
     parser.add_argument(
         "--markdown", action="store_true", help="print findings by cause as Markdown, for a pull request"
     )
@@ -86,13 +85,26 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("verdict", metavar="VERDICT", help="such as reachable, held-by-c")
+    parser.add_argument(
+        "verdict", metavar="VERDICT", help="such as reachable or held-by-c; any other word lists all verdicts"
+    )
 
 
 def _path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "doctor": ("show what can be measured on this machine", _add_doctor),
+    "compare": ("show what changed between two reports", _add_compare),
+    "accept": ("record the results of a report, as the run itself would have", _add_accept),
+    "merge": ("join the reports of shards and judge them as one run", _add_merge),
+    "report": ("print the summary of a report", _add_report),
+    "snapshot": ("show what an allocator snapshot holds, or how two differ", add_snapshot),
+    "explain": ("explain a verdict: what it means, usual causes, what to do", _add_explain),
+}
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -41,6 +41,7 @@ TESTS = {
     "model.promises": ("model/test_promises",),
     "model.sizes": ("model/test_sizes",),
     "verdicts.verdict": ("verdicts/test_verdict", "verdicts/test_leaks"),
+    "verdicts.known": ("verdicts/test_policy",),
     "verdicts.policy": ("verdicts/test_policy",),
     "verdicts.changed": ("verdicts/test_changed",),
     "verdicts.lines": ("verdicts/test_changed",),

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 FIRST_USE = "cudamem_first_use"  # no flag: it is the project's decision
-SIMULATED = "simulated"
 #: Flags that say how all tests are judged, and the values that switch the check off.
 OF_EVERY_TEST = {
     "cudamem_budget": (),
@@ -130,14 +129,9 @@ def has_ini(name: str) -> bool:
 
 def device(text: str) -> tuple[str | Device, Cards | None]:
     """The devices that a text selects, and the cards to simulate."""
-    from cudamem_testing.model.devices import Device, parse_selection
+    from cudamem_testing.model.simulated_cards import selected
 
-    kind, _, cards = text.partition(":")
-    if kind != SIMULATED:
-        return parse_selection(text), None
-    from cudamem_testing.model.simulated_cards import Cards
-
-    return Device("cuda"), Cards.parse(cards)
+    return selected(text)
 
 
 def budget(text: str) -> Budget:

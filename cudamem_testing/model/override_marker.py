@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.limits import LimitError
 from cudamem_testing.model.override import NOTHING, Override
+from cudamem_testing.model.simulated_cards import SIMULATED
 
 SEVERITIES = ("fail", "warn", "off")
-SIMULATED = "simulated"
 
 
 def override(

@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from cudamem_testing.model.devices import Device, parse_selection
 from cudamem_testing.model.sizes import format_size, parse_size
 
 MIB = 2**20
+SIMULATED = "simulated"
+"""The kind of device that simulates cards."""
 MOST_CARDS = 16
 
 
@@ -103,3 +106,13 @@ def _of_size(size: int) -> CardModel:
         raise ValueError(f"a card of {format_size(size)} has no room beside its context")
     key = format_size(size).replace(" ", "").replace(".0", "")
     return replace(base, key=key, name=f"Simulated {key}", memory=size)
+
+
+def selected(text: str) -> tuple[str | Device, Cards | None]:
+    """The devices that a text selects, and the cards to simulate.
+
+    Raises:
+        ValueError: it names no device, and no card.
+    """
+    kind, _, cards = text.partition(":")
+    return (Device("cuda"), Cards.parse(cards)) if kind == SIMULATED else (parse_selection(text), None)

@@ -160,7 +160,6 @@ class Search(ExitStack):
         self._target_count = 0
         self._left_out: set[int] = set()
         """Objects with left-out holders, by id."""
-        self.object_count = len(objects)
         self._stopped: str | None = None
 
     def __exit__(self, *error: Any) -> None:

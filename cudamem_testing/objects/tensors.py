@@ -79,8 +79,3 @@ def _inner(tensor: object, hollow: bool) -> list[object]:
     if hollow and not inner:
         inner = [value for _, value in safe_access.items(safe_access.instance_dict(tensor) or {}) if is_tensor(value)]
     return inner
-
-
-def holds_memory(obj: object) -> bool:
-    """Whether a tensor keeps real device memory alive."""
-    return bool(storages_of(obj))

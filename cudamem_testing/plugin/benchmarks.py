@@ -15,6 +15,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pytest_benchmark import plugin
 
 from cudamem_testing.run.benchmarks import BenchmarkMemory, Groups, with_memory
 
@@ -44,8 +45,6 @@ class Benchmarks:
 
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: Any, group_by: str) -> Groups:
     """The groups of pytest-benchmark with memory after the names: for the conftest.py that its command reads."""
-    from pytest_benchmark import plugin
-
     groups: Groups = plugin.pytest_benchmark_group_stats(config, benchmarks, group_by)  # type: ignore[no-untyped-call]
     return with_memory(groups, _compared(config))
 

@@ -110,19 +110,13 @@ def memory_snapshot(request: pytest.FixtureRequest) -> Snapshots:
 @pytest.fixture
 def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], ReferenceCycles]]:
     """Find the cycles that are made in a block, which ``assert_none`` and ``assert_cycle`` judge."""
-    from cudamem_testing.cycles.collect import ReferenceCycles
-    from cudamem_testing.model.entered import HandedOut
+    from cudamem_testing.run.region import CycleBlocks
 
-    session = _prepared(request)
-    make = ReferenceCycles if session is None or session.cycles is None else session.cycles.region
-    handed_out: HandedOut[ReferenceCycles] = HandedOut("reference_cycles()", ".assert_none()")
+    blocks = CycleBlocks(_prepared(request))
+    handed_out = blocks.handed_out
     _each_example(request, handed_out.end)
     _each_example(request, handed_out.clear)
-
-    def record() -> ReferenceCycles:
-        return handed_out.add(make())
-
-    yield record
+    yield blocks.record
     handed_out.end()
     handed_out.clear()
     _refuse(request, handed_out.problems)

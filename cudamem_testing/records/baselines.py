@@ -261,3 +261,11 @@ def _old_top(value: object) -> tuple[PeakLine, ...]:
 
 #: The files of baselines.
 BASELINES: Store[BaselineKey, Entry] = Store(parse, render)
+
+
+def readable(path: Path, *, real_cards: bool) -> Recorded | None:
+    """The entries of a file; ``None`` for one that cannot be read, which is reported once, at the end of the run."""
+    try:
+        return Recorded(BASELINES.read(path), real_cards=real_cards)
+    except (RecordError, OSError):
+        return None

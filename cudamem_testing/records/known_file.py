@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,6 @@ from cudamem_testing.show.printable import one_line, short_lines
 
 #: The default path below rootdir.
 PLACE = Path(KNOWN)
-
-
-def name_of(path: Path, root: Path) -> str:
-    """The path for messages, the same in every process: relative to rootdir if it is below it."""
-    text = os.path.relpath(path, root) if path.is_relative_to(root) else str(path)
-    return text.replace("\\", "/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,36 @@ from cudamem_testing.records.known import Lines, last_matches
 from cudamem_testing.show.printable import LONGEST_LINE, one_line
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import headline, text
+from cudamem_testing.wording.meanings import reason
 
 if TYPE_CHECKING:
     from cudamem_testing.verdicts.policy import Policy
 
 MOST = 3
+
+
+def kind_lines(run: RunRecord) -> list[tuple[str, bool]]:
+    """One line for each kind of finding that fails or warns, and whether it fails."""
+    expected = {test.nodeid for test in run.tests if test.outcome == "xfailed"}
+    where: dict[tuple[str, str, str], list[str]] = {}
+    for nodeid, finding in run.all_findings:
+        if finding.severity is not Severity.NOTE:
+            word = "xfail" if nodeid in expected else "warning" if finding.severity is Severity.WARN else ""
+            where.setdefault((word, finding.kind.value, reason(finding)), []).append(nodeid)
+    lines = []
+    for (word, kind, verdict), nodeids in sorted(where.items()):
+        tests = len({*nodeids} - {""})
+        places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
+        what = f"{verdict}, {word}" if word else verdict
+        line = f"{kind}: {count(len(nodeids), 'finding')} ({what}) in {' and '.join(places)}"
+        lines.append((line, not word))
+    return lines
+
+
+def texts_of_run(run: RunRecord) -> list[str]:
+    """The findings of the run itself that fail it, in full: pytest shows those of tests."""
+    failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]
+    return [line for finding in failing for line in text(finding).splitlines()]
 
 
 def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str]:

@@ -15,7 +15,7 @@ from cudamem_testing.model.causes import causes
 from cudamem_testing.model.changes import TRACKED, parse_conditions
 from cudamem_testing.records.expected.accept import accept_texts
 from cudamem_testing.records.known import named, open_lines, parse, without
-from cudamem_testing.records.known_file import PLACE, change_known, name_of
+from cudamem_testing.records.known_file import PLACE, change_known
 from cudamem_testing.records.known_file import accept as accept_known
 from cudamem_testing.records.known_of_run import UNJUDGED
 from cudamem_testing.records.update import accept
@@ -28,6 +28,7 @@ from cudamem_testing.report.page import write_comparison, write_html
 from cudamem_testing.report.repair import repair
 from cudamem_testing.report.report_files import read_json, write_json
 from cudamem_testing.report.terminal import summary_lines
+from cudamem_testing.show.places import name_of
 from cudamem_testing.show.printable import room, say, width
 from cudamem_testing.wording.meanings import explained
 

@@ -84,12 +84,10 @@ def _notes(run: RunRecord, width: int) -> list[SummaryLine]:
 
 
 def _findings(run: RunRecord, width: int, most: int | None, grouped: bool) -> list[SummaryLine]:
-    from cudamem_testing.report.causes import cause_lines, known_lines, warning_lines
-    from cudamem_testing.wording import text
+    from cudamem_testing.report.causes import cause_lines, kind_lines, known_lines, texts_of_run, warning_lines
 
-    failing = [finding for finding in run.findings if finding.severity is Severity.FAIL]  # pytest shows those of tests
-    lines = finding_lines(run)
-    lines += [SummaryLine(line) for finding in failing for line in text(finding).splitlines()]
+    lines = [SummaryLine(line, RED if fails else YELLOW) for line, fails in kind_lines(run)]
+    lines += map(SummaryLine, texts_of_run(run))
     if grouped:
         lines += map(SummaryLine, cause_lines(run, most))
         lines += _wrapped(warning_lines(run), width)
@@ -122,26 +120,6 @@ def _rank(row: Row) -> tuple[bool, int]:
 def _counts(window: Window) -> bool:
     """Pinned host memory has a row only where some was used."""
     return not window.device.pseudo or bool(window.peak_growth)
-
-
-def finding_lines(run: RunRecord) -> list[SummaryLine]:
-    """One line for each kind of finding that fails or warns."""
-    from cudamem_testing.wording.meanings import reason
-
-    expected = {test.nodeid for test in run.tests if test.outcome == "xfailed"}
-    where: dict[tuple[str, str, str], list[str]] = {}
-    for nodeid, finding in run.all_findings:
-        if finding.severity is not Severity.NOTE:
-            word = "xfail" if nodeid in expected else "warning" if finding.severity is Severity.WARN else ""
-            where.setdefault((word, finding.kind.value, reason(finding)), []).append(nodeid)
-    lines = []
-    for (word, kind, verdict), nodeids in sorted(where.items()):
-        tests = len({*nodeids} - {""})
-        places = ([count(tests, "test")] if tests else []) + (["the run itself"] if "" in nodeids else [])
-        what = f"{verdict}, {word}" if word else verdict
-        text = f"{kind}: {count(len(nodeids), 'finding')} ({what}) in {' and '.join(places)}"
-        lines.append(SummaryLine(text, YELLOW if word else RED))
-    return lines
 
 
 def _retained(run: RunRecord) -> list[str]:

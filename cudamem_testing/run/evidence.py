@@ -5,7 +5,7 @@ A capture is taken only if a limit broke, memory ran out or a failed test is to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cudamem_testing.model.churn import Churn
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.evidence import Evidence as Piece
     from cudamem_testing.model.evidence import NoEvidence
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
@@ -127,12 +126,6 @@ class Evidence:
         from cudamem_testing.snapshots.capture import recording_of
 
         return self.ledger.named(recording_of(capture, self.locator, self._owners if owners is None else owners))
-
-    def purposes(self, window: Window) -> Iterator[Piece]:
-        """What the window's peak was for, where the test recorded a profile around it."""
-        from cudamem_testing.snapshots.explanations import purposes
-
-        yield from purposes(self.profiles, window)
 
     def out_of_memory(self) -> list[Finding]:
         """A finding for each device on which the running test met an out-of-memory error."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hypothesis.control import current_build_context
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 from hypothesis.strategies import DataObject
 
@@ -23,6 +24,11 @@ from cudamem_testing.run.finished import clear_frames
 
 if TYPE_CHECKING:
     from cudamem_testing.run.session import Session
+
+try:
+    from hypothesis.internal import scrutineer
+except ImportError:  # it is hypothesis' own
+    scrutineer = None  # type: ignore[assignment]
 
 _PLAIN = frozenset({int, float, bool, complex, str, bytes, type(None)})
 _LONGEST = 200
@@ -152,9 +158,7 @@ def without_parameters(function: Callable[..., object], names: Sequence[str]) ->
 @contextmanager
 def explained_without_us() -> Iterator[None]:
     """Have hypothesis omit our lines where it lists those that only failing examples ran."""
-    with suppress(ImportError, AttributeError):
-        from hypothesis.internal import scrutineer
-
+    with suppress(AttributeError):
         places = (*scrutineer.UNHELPFUL_LOCATIONS, "/cudamem_testing/**")
         with replaced([(scrutineer, "UNHELPFUL_LOCATIONS", places)]):
             yield
@@ -164,9 +168,7 @@ def explained_without_us() -> Iterator[None]:
 
 def _forget_targets() -> None:
     """Let a second run of an example call ``target`` with the same label; hypothesis refuses a repeated one."""
-    with suppress(ImportError, AttributeError):
-        from hypothesis.control import current_build_context
-
+    with suppress(AttributeError):
         current_build_context().data.target_observations.clear()
 
 

@@ -28,8 +28,7 @@ from cudamem_testing.windows.judge import Judge
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.evidence import Evidence, NoEvidence
-    from cudamem_testing.model.windows import Window
+    from cudamem_testing.model.evidence import NoEvidence
     from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
     from cudamem_testing.snapshots.replay import Replay
@@ -71,6 +70,7 @@ class _Records:
 
     running: str | None = None
     trends = True
+    profiles = ()  # they are only known in tests
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -84,7 +84,3 @@ class _Records:
     def unknown(self, device: Device, what: str) -> NoEvidence:
         """The evidence if nothing is recorded."""
         return unknown(self._tracker.recorder(device), what)
-
-    def purposes(self, window: Window) -> tuple[Evidence, ...]:
-        """None: profiles are only known in tests."""
-        return ()

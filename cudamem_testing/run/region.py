@@ -1,4 +1,4 @@
-"""A block inside a test that judges its own cycles. PYTEST_DONT_REWRITE"""
+"""Blocks inside a test that judge their own cycles. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cudamem_testing.cycles.collect import ReferenceCycles
+from cudamem_testing.model.entered import HandedOut
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.explain import Question
     from cudamem_testing.cycles.watch import CycleWatch
+    from cudamem_testing.run.session import Session
 
 
 class Region(ReferenceCycles):
@@ -32,3 +34,16 @@ class Region(ReferenceCycles):
             super().__exit__(kind, error, traceback)
         finally:
             self._outer.start()
+
+
+class CycleBlocks:
+    """Those of one test, as the fixture ``reference_cycles`` makes them."""
+
+    def __init__(self, session: Session | None) -> None:
+        check = None if session is None else session.cycles
+        self._make: Callable[[], ReferenceCycles] = ReferenceCycles if check is None else check.region
+        self.handed_out: HandedOut[ReferenceCycles] = HandedOut("reference_cycles()", ".assert_none()")
+
+    def record(self) -> ReferenceCycles:
+        """Make a block."""
+        return self.handed_out.add(self._make())

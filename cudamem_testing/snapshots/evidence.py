@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.evidence import Evidence, NoEvidence
+    from cudamem_testing.model.evidence import NoEvidence
     from cudamem_testing.model.stacks import Locator
     from cudamem_testing.model.windows import Window
     from cudamem_testing.snapshots.record import Recording
     from cudamem_testing.snapshots.replay import Replay
+
+
+class Explains(Protocol):
+    """A profile of memory."""
+
+    def explain(self, window: Window) -> tuple[str, ...]:
+        """What a window's peak was for, as lines; none if the profile does not contain it."""
+        ...
 
 
 class Records(Protocol):
@@ -21,6 +29,11 @@ class Records(Protocol):
     running: str | None
     trends: bool
     """Whether the memory over a window is shown as a line of bars."""
+
+    @property
+    def profiles(self) -> Iterable[Explains]:
+        """Profiles that the running test recorded."""
+        ...
 
     @property
     def locator(self) -> Locator:
@@ -33,10 +46,6 @@ class Records(Protocol):
 
     def unknown(self, device: Device, what: str) -> NoEvidence:
         """The evidence if a record has no moments of a device."""
-        ...
-
-    def purposes(self, window: Window) -> Iterable[Evidence]:
-        """What the window's peak was used for, if that was recorded."""
         ...
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cudamem_testing.model.evidence import Evidence, NoEvidence, Shown, Trend, Why
 from cudamem_testing.model.live_tables import LiveTable, Source, live_table
 from cudamem_testing.recorders.base import Recorder, untold
 from cudamem_testing.safe_access import error_text
 from cudamem_testing.snapshots.churn import churn
-from cudamem_testing.snapshots.evidence import Records, allocations_before, first_moment
+from cudamem_testing.snapshots.evidence import Explains, Records, allocations_before, first_moment
 from cudamem_testing.snapshots.fragmentation import fragmentation
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Explainer:
         if metric in ("reserved", "fragmentation"):
             use = fragmentation(replayed.recording)
             found += [use.main, *use.private]
-        return (*found, *self._records.purposes(window))
+        return (*found, *purposes(self._records.profiles, window))
 
 
 def allocations(replayed: Replay, start: int) -> Evidence:
@@ -125,14 +125,6 @@ def new_since(replayed: Replay, window: Window, start: int, source: Source) -> L
     """What was allocated in the window and is still live."""
     live = replayed.live_at(since=start, allocations=allocations_before(window))
     return replace(live_table(live.fresh(), "still live", source=source).cut(), notes=())
-
-
-class Explains(Protocol):
-    """A profile of memory."""
-
-    def explain(self, window: Window) -> tuple[str, ...]:
-        """What a window's peak was for, as lines; none if the profile does not contain it."""
-        ...
 
 
 def purposes(profiles: Iterable[Explains], window: Window) -> Iterator[Evidence]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.show.places import KNOWN
+from cudamem_testing.show.places import KNOWN, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +44,6 @@ class Policy:
     @property
     def name(self) -> str:
         """The name of the file in messages."""
-        from cudamem_testing.records.known_file import name_of
-
         return name_of(self.file, self._root)
 
     def judged(self, findings: Iterable[Finding]) -> list[Finding]:

@@ -79,7 +79,7 @@ def places(some: Sequence[ChangedPlace], more: int = 0, *, still_live: bool = Fa
         yield "   hint: grad mode was off there when the baseline was recorded: is a torch.no_grad() missing?"
     results = dict.fromkeys(one.result for one in some if one.result is not None)
     for line in [*results][:1]:
-        yield f"   hint: results of {line} keep what was made for them: is a .detach() missing where they are kept?"
+        yield f"   hint: results of {line} keep their autograd graph: is a .detach() missing where they are stored?"
     factors = sorted({one.factor for one in some if one.factor is not None})
     if factors:
         times = " or ".join(f"{factor} times" for factor in factors)

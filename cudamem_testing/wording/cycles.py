@@ -11,7 +11,7 @@ from cudamem_testing.wording.remarks import remark
 #: Widest line of a chain, in characters, and most lines that it may take.
 WIDTH, CHAIN_LINES = 100, 4
 ARROW = " -> "
-SMALL = "earlier garbage below the ignored size freed {size}, which was not examined"
+SMALL = "earlier garbage was smaller than the ignored size and was not examined: it freed {size}"
 
 
 def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:

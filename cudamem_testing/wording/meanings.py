@@ -30,7 +30,7 @@ def more(verdict: Verdict) -> str:
 FAILS, NOTE = "Fails the test.", "A note: it never fails a test."
 MEANINGS: dict[Verdict, Meaning] = {
     Verdict.OVER: Meaning(
-        "a number is above its limit: a budget's, or a baseline's with its tolerance",
+        "a number is above its limit: that of a budget, or a baseline plus its tolerance",
         "see the lines below: they hold most of the memory at the peak",
         FAILS,
         (
@@ -104,17 +104,17 @@ MEANINGS: dict[Verdict, Meaning] = {
         "evidence.md",
     ),
     Verdict.NOT_RECOVERED: Meaning(
-        "an allocation failed on purpose, and the code did not leave everything as before, or completely changed",
+        "an allocation was made to fail, and afterwards something was neither restored nor completely changed",
         "restore state in a finally block, and change it only when all memory is allocated",
         FAILS,
         (
             "state that is set before the work and reset after it, without try and finally",
-            "an update in a loop: parameters, caches or results of which only a part has changed",
-            "an error, and with its traceback the tensors of the failed work, that is kept for later",
+            "a loop of updates that ended half done: only some parameters, cache entries or results have changed",
+            "an error that is kept for later: its traceback keeps the tensors of the failed work",
         ),
         (
             "use a context manager, or reset state in a finally block",
-            "allocate first, then change state: build an entry before it is stored, clear results before a retry",
+            "allocate first, then change state: build an entry before storing it, clear results before a retry",
             "keep the text of an error instead of the error, and try again after the except block",
         ),
         "failing-allocations.md",
@@ -283,9 +283,9 @@ BASELINES = Meaning(
     "see what grew, then fix it or record it",
     "Fails the test if the number is higher by more than the tolerance; a lower one is a note.",
     (
-        "a change of the code under test: the first line below the number is where to look first",
+        "a change in the code under test: start with the first line below the number",
         "a change of torch: each minor version of torch has its own entries, which are not compared with each other",
-        "noise: with --cudamem-repeat=N the spread of several runs is recorded",
+        "noise: --cudamem-repeat=N records the spread of several runs",
     ),
     (
         "fix what grew, or accept it: `pytest --cudamem-update=baselines`, and commit the file",

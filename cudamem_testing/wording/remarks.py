@@ -11,7 +11,7 @@ _REMARKS = {
     Remark.HARNESS: "the test harness is part of it (an ExceptionInfo in a local variable): not the test's fault",
     Remark.MOCK: ("a mock is part of it and keeps its call arguments until garbage is collected: not the test's fault"),
     Remark.OTHER_HARNESS: "the test harness is part of it: not the test's fault",
-    Remark.LIBRARY: "a warning, never a failure: the project cannot change it",
+    Remark.LIBRARY: "only a warning: the project cannot change a library",
     Remark.UNREAD: "its objects could not be read",
     Remark.FIRST_USE: "first use: fails if the same cause keeps more later",
     Remark.RECORDED: "recorded as known",

@@ -29,7 +29,7 @@ def verdict(run: RunRecord) -> tuple[str, str]:
         number = sum(finding.severity is Severity.WARN for _, finding in run.all_findings)
         none = f"{count(number, 'warning')}, no failure" if number else "No fault"
         if run.is_partly_unchecked:
-            return "partly", f"{none} in what was checked: {count(len(tests), 'test')}, some of it not checked"
+            return "partly", f"{none} in {count(len(tests), 'test')}, but not everything was checked"
         return "partly" if number else "passed", f"{none}: {count(len(tests), 'test')}"
     parts = []
     if failed:

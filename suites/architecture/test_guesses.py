@@ -17,7 +17,7 @@ GUESSES = [
     ("who decides a verdict", r"return Verdict\.", {"verdicts/verdict.py"}),
     ("the hint for an lru_cache", r"call \{\w+(?:\.\w+)?\}\.cache_clear\(\)", {"wording/hints.py"}),
     ("which devices there are", r"^_DEVICE = re\.compile", {"model/devices.py"}),
-    ("which recorder a device has", r"return CudaRecorder\(|= CpuRecorder\(", {"recorders/choose.py"}),
+    ("which recorder a device has", r"= CudaDevices\(|= CpuRecorder\(", {"recorders/choose.py"}),
     ("the JSON schema", r'"kind": "report"', {"report/schema.py"}),
     ("how a worker sends its records", r"workeroutput\[KEY\]", {"plugin/worker.py"}),
     ("how a test's record travels with its report", r"report\.cudamem = _plain", {"plugin/reports.py"}),

@@ -16,7 +16,7 @@ import torch
 from cudamem_testing.objects.names import key_text, name_of, type_word
 from cudamem_testing.objects.references import references
 from cudamem_testing.objects.search import find_object_holders
-from cudamem_testing.objects.tensors import holds_memory, storage_of, storages_of
+from cudamem_testing.objects.tensors import storage_of, storages_of
 
 calls: list[str] = []
 _QUIET = {"__new__", "__init__", "__class__", "__dict__", "__init_subclass__", "__subclasshook__", "__del__"}
@@ -178,7 +178,6 @@ def test_names_and_references_run_nothing(index: int) -> None:
     got, word = name_of(obj), type_word(obj)
     labels = [str(label) for label, _ in references(obj)]
     storages_of(obj)
-    holds_memory(obj)
     storage_of(obj)
     key_text(obj)
     assert calls == []

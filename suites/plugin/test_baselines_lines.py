@@ -183,7 +183,7 @@ def fresh_modules(monkeypatch):
                 "   | h = self.up(x)",
                 "grew: +2.0 MiB by net.py:13 in Block.forward (gelu) <- net.py:23, 1.0 MiB -> 3.0 MiB in 2 -> 6 blocks",
                 "grew: +512.0 KiB by net.py:14 in Block.forward <- net.py:23, 256.0 KiB -> 768.0 KiB in 2 -> 6 blocks",
-                "   hint: results of net.py:55 in evaluate keep what was made for them: is a .detach() missing",
+                "   hint: results of net.py:55 in evaluate keep their autograd graph: is a .detach() missing",
             ],
         ),
         (

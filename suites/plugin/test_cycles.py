@@ -328,7 +328,9 @@ def test_garbage_that_is_small_together_is_not_read(run_inner):
     assert found(inner, "test_small[3]") == []
     (finding,) = inner.test("test_small[4]").findings
     assert finding.bytes == 16 * KIB
-    assert details(finding)[-2] == ("   earlier garbage below the ignored size freed 48.0 KiB, which was not examined")
+    assert details(finding)[-2] == (
+        "   earlier garbage was smaller than the ignored size and was not examined: it freed 48.0 KiB"
+    )
 
 
 def test_the_shown_line_ignores_a_librarys_cycle(run_inner):

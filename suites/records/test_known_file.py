@@ -14,10 +14,11 @@ from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.records.known import Evidence, KnownFinding, named, parse, recorded
-from cudamem_testing.records.known_file import PLACE, accept, change_known, name_of
+from cudamem_testing.records.known_file import PLACE, accept, change_known
 from cudamem_testing.records.store import RecordError
 from cudamem_testing.report.failures import notes
 from cudamem_testing.report.report_files import write_json
+from cudamem_testing.show.places import name_of
 from cudamem_testing.show.printable import LONGEST_LINE
 
 CAUSE = "leak | reachable | a.py::f | module a > KEPT (list)[*]"

@@ -164,7 +164,7 @@ def test_a_page_from_a_file_is_that_of_the_run(tmp_path: Path) -> None:
         (
             RunRecord(tests=(record("a", "passed"),), unchecked={Unchecked("baseline", "x"): 1}),
             "partly",
-            "No fault in what was checked: 1 test, some of it not checked",
+            "No fault in 1 test, but not everything was checked",
         ),
         (RunRecord(tests=(record("a", "failed"),)), "failed", "1 of 1 test failed"),
         (RunRecord(tests=(record("a", "failed", leak()),)), "failed", "1 of 1 test failed because of memory"),
