@@ -31,7 +31,8 @@ _SERVER: list[int] = []
 def python() -> str:
     """The path of the command; the first call in a process starts its server, which ends with the process."""
     if not _PYTHON:
-        _PYTHON.append(_start() if hasattr(os, "pidfd_open") else sys.executable)
+        one_already = os.path.exists(os.path.join(os.path.dirname(sys.executable), "socket"))
+        _PYTHON.append(_start() if hasattr(os, "pidfd_open") and not one_already else sys.executable)
     return _PYTHON[0]
 
 
