@@ -2,7 +2,7 @@
 
 Importing torch takes a process two to three seconds of the processor, most of what a test takes that needs a process.
 The command sends its arguments, environment and open files to a server, which imported torch and pytest once and forks;
-it ends as the forked process ends. Processes that pytest-xdist starts from there begin in the same way.
+it ends as the forked process ends. Processes that pytest-xdist or torchrun start from there begin in the same way.
 
 What an interpreter reads when it starts cannot be given to a fork: with other options than ``-u``, or other variables
 that say how Python or a library starts, the command is an ordinary interpreter. So it is where a system cannot fork. A
@@ -24,6 +24,8 @@ from typing import Any
 #: Variables that a fork takes over, though their names begin as those do that only a new process reads.
 TAKEN_OVER = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"}
 AT_THE_START = ("PYTHON", "PYTORCH", "TORCH", "OMP_", "MKL_", "KMP_", "LD_", "MALLOC_")
+#: As many as a system passes at once.
+MOST_FILES = 253
 _PYTHON: list[str] = []
 _SERVER: list[int] = []
 
@@ -83,13 +85,14 @@ def ask(folder: str, interpreter: str, start: Mapping[str, str]) -> None:
     """Be the process that the arguments of this one name: through the server, or an interpreter of its own."""
     arguments = sys.argv[1:]
     plain = [one for one in arguments[:2] if one != "-u"][:1]
-    if plain not in (["-c"], ["-m"]) or _of_the_start(os.environ) != start:
+    if not plain or (plain[0][:1] == "-" and plain[0] not in ("-c", "-m")) or _of_the_start(os.environ) != start:
         os.execv(interpreter, [interpreter, *arguments])
-    request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+    files = [file for file in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{file}")]
+    request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ), "files": files}
     text = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(os.path.join(folder, "socket"))
-        socket.send_fds(server, [struct.pack("I", len(text))], [0, 1, 2])
+        socket.send_fds(server, [struct.pack("I", len(text))], files)
         server.sendall(text)
         answer = server.recv(4)
     status = struct.unpack("i", answer)[0] if answer else 1
@@ -128,7 +131,7 @@ def serve(folder: str) -> Callable[[], None] | None:
 
 def _supervised(asked: socket.socket, executable: str, path: Sequence[str]) -> Callable[[], None]:
     """Returns in the process that runs; the other tells who asked how it ends, and ends it if who asked is gone."""
-    head, files, _, _ = socket.recv_fds(asked, 4, 3)
+    head, files, _, _ = socket.recv_fds(asked, 4, MOST_FILES)
     (size,) = struct.unpack("I", head)
     text = b""
     while len(text) < size:
@@ -150,6 +153,7 @@ def _supervised(asked: socket.socket, executable: str, path: Sequence[str]) -> C
 def _run(request: dict[str, Any], files: Sequence[int], executable: str, path: Sequence[str]) -> None:
     """Do what a new interpreter does with its arguments; the end of one takes as long as the rest, and is left out."""
     import atexit
+    import fcntl
     import random
     import runpy
     import threading
@@ -158,8 +162,10 @@ def _run(request: dict[str, Any], files: Sequence[int], executable: str, path: S
 
     import torch
 
-    for place, file in enumerate(files):
+    aside = [fcntl.fcntl(file, fcntl.F_DUPFD, 10 + max(*request["files"], *files)) for file in files]
+    for file, place in zip(aside, request["files"], strict=True):
         os.dup2(file, place)
+    for file in {*aside, *files} - {*request["files"]}:
         os.close(file)
     arguments, environment = request["arguments"], request["environment"]
     os.chdir(request["folder"])
@@ -171,19 +177,23 @@ def _run(request: dict[str, Any], files: Sequence[int], executable: str, path: S
     unbuffered = arguments[0] == "-u"
     if unbuffered or environment.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    kind, what, *rest = arguments[unbuffered:]
+    kind, *rest = arguments[unbuffered:]
+    what = rest.pop(0) if kind in ("-c", "-m") else kind
+    first = {"-c": "", "-m": os.getcwd()}.get(kind, os.path.dirname(os.path.abspath(what)))
     sys.executable = executable
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     own = environment.get("PYTHONPATH", "")
-    sys.path[:] = ["" if kind == "-c" else os.getcwd(), *(own.split(os.pathsep) if own else ()), *path]
+    sys.path[:] = [first, *(own.split(os.pathsep) if own else ()), *path]
     sys.argv[:] = [kind, *rest]
     status = 1
     try:
         if kind == "-m":
             runpy.run_module(what, run_name="__main__", alter_sys=True)
-        else:
+        elif kind == "-c":
             main = sys.modules["__main__"] = types.ModuleType("__main__")
             exec(compile(what, "<string>", "exec"), vars(main))
+        else:
+            runpy.run_path(what, run_name="__main__")
         status = 0
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):

@@ -62,6 +62,16 @@ def test_a_module_runs_from_the_current_folder(tmp_path: Path) -> None:
     assert run("-m", "own", "x", cwd=tmp_path).stdout == "__main__ ['x']\nlast\n"
 
 
+def test_a_script_runs_with_its_folder_and_open_files(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("import os, sys\nos.write(int(sys.argv[1]), b'told')\n")
+    (tmp_path / "script.py").write_text("import beside\nprint(__name__)\n")
+    reads, writes = os.pipe()
+    done = run(str(tmp_path / "script.py"), str(writes), pass_fds=[writes])
+    os.close(writes)
+    assert (done.stdout, os.read(reads, 10)) == ("__main__\n", b"told")
+    os.close(reads)
+
+
 def test_what_only_a_new_process_reads_has_a_new_process() -> None:
     code = "import sys; print('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONHASHSEED": "5"}
