@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudamem_testing.show.tables import Column, Table
+from suites import forked
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "neighbours.md"
@@ -262,7 +263,7 @@ def differences(one: Neighbour) -> list[str]:
             *one.flags,
         ]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *loaded, *flags],
+            [forked.python(), "-m", "pytest", *loaded, *flags],
             cwd=folder,
             env={
                 **os.environ,

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from suites import forked
+
 ROOT = Path(__file__).parents[1]
 README, TOUR = ROOT / "README.md", ROOT / "docs" / "guide" / "tour.md"
 ATTENTION = {
@@ -71,7 +73,7 @@ def leak() -> str:
 
 def tour() -> str:
     """The summary of the tour."""
-    command = [sys.executable, "-m", "pytest", "suites/tour", "--cudamem", "-p", "no:randomly", "--cudamem-device=cpu"]
+    command = [forked.python(), "-m", "pytest", "suites/tour", "--cudamem", "-p", "no:randomly", "--cudamem-device=cpu"]
     lines = _output(command, ROOT)
     text = _between(lines, "= cudamem summary", "measured ")
     return text + "".join(f"{line}\n" for line in lines if line.startswith("NOT CHECKED"))
@@ -101,7 +103,7 @@ def _run(files: Mapping[str, str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "--cudamem"]
+        command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "--cudamem"]
         return _output([*command, "--cudamem-device=cpu"], Path(folder), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
-from suites import guide
+from suites import forked, guide
 
 PAGE = """
 <!-- file: one.py -->
@@ -40,7 +39,7 @@ stale
 def checked(*names: str) -> str:
     """How pages differ from what is printed."""
     environ = {**os.environ, "PYTHONPATH": str(guide.ROOT)}
-    command = [sys.executable, "-m", "suites.guide", "--check", *names]
+    command = [forked.python(), "-m", "suites.guide", "--check", *names]
     done = subprocess.run(command, cwd=guide.ROOT, env=environ, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 

@@ -11,7 +11,6 @@ import inspect
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from cudamem_testing.wording import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence
 from fixtures.zoo import DEVICE, MODULES, SELECTION, Case, Expect, cases
 from fixtures.zoo.hints import HINTS
+from suites import forked
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
@@ -203,7 +203,7 @@ def _run(chosen: Sequence[Case], options: Iterable[str], *, times: int = 1) -> t
             "--cudamem-ignore-below=0",
         ]
         arguments += options
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
+        command = [forked.python(), "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
         environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a module is written twice

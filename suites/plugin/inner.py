@@ -26,6 +26,7 @@ from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.collector import RUN
 from cudamem_testing.recorders.build import cache_folder
 from cudamem_testing.report.report_files import read_json
+from suites import forked
 
 KIB, MIB = 2**10, 2**20
 Files = str | Mapping[str, str]
@@ -167,13 +168,17 @@ def run_outer(
     plugins: Sequence[str] = (),
     python: Sequence[str] = (),
     report: bool = True,
+    new: bool = False,
     timeout: float = 120,
 ) -> Inner:
-    """Run pytest in a process of its own with our plugin and the named ones; the record comes from its JSON report."""
+    """Run pytest in a process of its own with our plugin and the named ones; the record comes from its JSON report.
+
+    Torch is imported there already, unless the process is to be ``new``.
+    """
     write(pytester, files)
     path = pytester.path / "report.json"
     loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
-    command = [sys.executable, *python, "-m", "pytest", *loaded, *args]
+    command = [sys.executable if new else forked.python(), *python, "-m", "pytest", *loaded, *args]
     command += [f"--cudamem-json={path}"] if report else []
     path_list = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     environ = {

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cudamem_testing.report.report_files import read_json
+from suites import forked
 from suites.plugin.inner import CACHE
 
 PAGE = Path(__file__).parents[2] / "docs/allocator.md"
@@ -136,7 +137,7 @@ def check(tmp_path: Path, device: str) -> None:
     file, report = tmp_path / "test_it.py", tmp_path / "report.json"
     file.write_text(TESTS)
     command = [
-        sys.executable,
+        forked.python(),
         "-m",
         "pytest",
         "-p",

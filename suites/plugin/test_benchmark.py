@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 
+from suites import forked
 from suites.plugin.inner import Inner
 from suites.plugin.inner import run_inner as run_in_process
 
@@ -88,7 +88,7 @@ def test_memory_is_in_json_and_in_the_table(pytester: pytest.Pytester) -> None:
     (inner.folder / "conftest.py").write_text(
         "from cudamem_testing.plugin.benchmarks import pytest_benchmark_group_stats\n", encoding="utf-8"
     )
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", "one.json", "two.json", "--columns=min"]
+    command = [forked.python(), "-m", "pytest_benchmark", "compare", "one.json", "two.json", "--columns=min"]
     done = subprocess.run(command, cwd=inner.folder, capture_output=True, text=True, check=False)
     rows = [line for line in done.stdout.splitlines() if line.startswith("test_work")]
     assert len(rows) == 2, done.stdout + done.stderr

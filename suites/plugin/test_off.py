@@ -130,7 +130,7 @@ IMPORTS = {
 
 @pytest.mark.subprocess
 def test_a_run_without_markers_loads_no_torch_and_no_session(run_outer, pytester):
-    inner = run_outer(IMPORTS, "-s", report=False)
+    inner = run_outer(IMPORTS, "-s", report=False, new=True)
     assert inner.last == "2 passed"
     assert "LOADED []" in inner.lines
     assert (inner.err, "cudamem:" in inner.out) == ("", False)
@@ -230,7 +230,7 @@ LATE = {
 @pytest.mark.subprocess
 @pytest.mark.slow
 def test_on_without_torch_at_first(run_outer):
-    inner = run_outer(LATE, "--cudamem", "-s")
+    inner = run_outer(LATE, "--cudamem", "-s", new=True)
     assert inner.last == "5 passed"
     records = {test.nodeid.rpartition("::")[2]: test for test in inner.run.tests}
     assert records["test_without_torch"].windows == records["test_more"].windows == ()
@@ -249,7 +249,7 @@ def test_on_without_torch_at_first(run_outer):
 
 @pytest.mark.subprocess
 def test_on_without_torch_at_all(run_outer):
-    inner = run_outer({name: text for name, text in LATE.items() if "later" not in name}, "--cudamem", "-s")
+    inner = run_outer({name: text for name, text in LATE.items() if "later" not in name}, "--cudamem", "-s", new=True)
     assert inner.last == "2 passed"
     assert "LOADED False" in inner.lines
     assert inner.summary[0] == "nothing was measured; 2 tests without torch"
@@ -272,7 +272,7 @@ def test_a_marker_brings_torch_before_its_test(run_outer):
             import torch
             torch.empty(512)
     """
-    inner = run_outer(file)
+    inner = run_outer(file, new=True)
     assert inner.last == "1 failed, 1 passed"
     assert [finding.bytes for finding in inner.test("test_marked").findings] == [KIB]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from multiprocessing import spawn
+
 import pytest
 
 from cudamem_testing.model.findings import Kind, Verdict
 from cudamem_testing.ranks.processes import UNMEASURED
 from cudamem_testing.wording import title
+from suites import forked
 
 SAME_PROCESS = """
     import pytest, torch
@@ -153,7 +157,10 @@ SPAWNED = """
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_spawned_ranks(run_inner):
+def test_spawned_ranks(run_inner, request):
+    before = spawn.get_executable()
+    spawn.set_executable(forked.python())
+    request.addfinalizer(lambda: spawn.set_executable(before))
     inner = run_inner(SPAWNED, "--cudamem", "--cudamem-device=cpu")
     assert inner.outcomes == {"test_leak": "failed", "test_data_parallel": "passed", "test_died": "passed"}
     assert inner.window("test_leak", "rank 0: call").peak_growth == 2**20
@@ -191,7 +198,8 @@ LAUNCHED = {
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_torchrun(run_inner):
+def test_torchrun(run_inner, monkeypatch):
+    monkeypatch.setattr(sys, "executable", forked.python())
     inner = run_inner(LAUNCHED, "--cudamem", "--cudamem-device=cpu")
     assert inner.last == "1 passed"
     names = [one.name for one in inner.test("test_torchrun").windows]

@@ -119,7 +119,7 @@ FLAGS = ("--cudamem", "--cudamem-gpus=auto", "--cudamem-update=expected", "--jun
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Inner:
     """One run of two workers, each with a card of its own."""
     place = cast("pytest.Pytester", SimpleNamespace(path=tmp_path_factory.mktemp("workers")))
-    return run_in_a_process(place, FILES, *FLAGS, "-n2", "--dist=loadgroup", plugins=["xdist.plugin"])
+    return run_in_a_process(place, FILES, *FLAGS, "-n2", "--dist=loadgroup", plugins=["xdist.plugin"], new=True)
 
 
 @pytest.mark.slow

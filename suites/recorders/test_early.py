@@ -107,7 +107,7 @@ def test_an_early_compilation_is_shown_in_the_header(
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_storage_of_a_conftest_file_is_followed(pytester: pytest.Pytester) -> None:
-    inner = run_outer(pytester, IN_CONFTEST, "--cudamem")
+    inner = run_outer(pytester, IN_CONFTEST, "--cudamem", new=True)
     assert grown(inner, "test_grows") == (4 * MIB, 4 * MIB, 1)
     assert inner.last == "1 passed, 1 error"
 

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import subprocess
-import sys
 import textwrap
 import weakref
 from pathlib import Path
@@ -18,6 +17,7 @@ from cudamem_testing.records.expected.errors import ConflictError, NotAcceptedEr
 from cudamem_testing.records.expected.session import Session
 from cudamem_testing.records.expected.side import dump_stem, file_stem, side_file
 from cudamem_testing.show.atomic_files import replace_file
+from suites import forked
 
 
 def module(tmp_path, code, name="test_written.py"):
@@ -480,7 +480,7 @@ def test_rewritten_asserts_parameters_and_unittest(tmp_path):
     path = tmp_path / "test_written.py"
     path.write_text(TESTS)
     command = ["-m", "pytest", "-q", "-p", "no:cudamem", "-p", "no:cacheprovider", "--rootdir", ".", "-W", "ignore"]
-    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([forked.python(), *command], cwd=tmp_path, capture_output=True, text=True)
     assert "1 failed, 6 passed" in done.stdout, done.stdout + done.stderr
     assert "ConflictError: two different texts are wanted in one place, test_written.py:19;" in done.stdout
     after = TESTS.replace('"old"', '"new"').replace('"older"', '"new"').replace('"oldest"', '"new"')

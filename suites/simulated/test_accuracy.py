@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +11,7 @@ from fixtures.simulated.compare import compared
 from fixtures.simulated.models import CONVOLUTIONS, MODELS
 from fixtures.simulated.operators import Operator, read
 from fixtures.simulated.page import CHOSEN, PAGE, written
+from suites import forked
 
 ROWS = compared()
 
@@ -52,6 +52,6 @@ def test_nearly_all_operators_take_what_they_take_on_the_card() -> None:
 @pytest.mark.subprocess
 def test_what_is_written_of_operators_is_what_they_take() -> None:
     code = "import json; from fixtures.simulated import operators as o; print(json.dumps(o.by_operator(o.compare())))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run([forked.python(), "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [Operator(*row) for row in json.loads(done.stdout)] == read()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from suites import forked
 from suites.plugin.inner import CACHE, write
 from suites.plugin.test_on_card import HINT, LOST, TOLD
 
@@ -17,7 +17,7 @@ from suites.plugin.test_on_card import HINT, LOST, TOLD
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_lost_no_grad_has_a_hint(pytester: pytest.Pytester) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "-p", "no:randomly"]
     options = ["--cudamem", "--cudamem-device=simulated:24GiB", "--rootdir", str(pytester.path)]
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from suites import forked
 
 TESTS = """
 import pytest, torch
@@ -179,7 +180,7 @@ null]}}
 def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     file, report = tmp_path / "test_it.py", tmp_path / "report.json"
     file.write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", str(file)]
+    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", str(file)]
     beside = tmp_path / "__cudamem__" / "test_it.json"
     beside.parent.mkdir()
     beside.write_text(REAL)

@@ -13,6 +13,7 @@ from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.report_files import read_json
 from cudamem_testing.wording import title
+from suites import forked
 from suites.plugin.inner import CACHE
 
 OTHER = """
@@ -80,7 +81,7 @@ def test_leaks_are_found_by_the_counter_and_among_objects(tmp_path: Path) -> Non
     flags = ["--cudamem", "--cudamem-device=simulated", "--cudamem-json=report.json"]
     paths = os.pathsep.join(filter(None, (str(tmp_path), *sys.path)))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *loaded, *flags],
+        [forked.python(), "-m", "pytest", *loaded, *flags],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CUDAMEM_CACHE": CACHE},
         capture_output=True,

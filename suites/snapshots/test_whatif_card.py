@@ -18,6 +18,7 @@ from cudamem_testing.snapshots.snapshot_files import read_file
 from cudamem_testing.snapshots.whatif.answers import EXPANDABLE, Answer, low_points, what_if
 from cudamem_testing.snapshots.whatif.job import prepare, reserved_course
 from cudamem_testing.snapshots.whatif.why import why
+from suites import forked
 
 ROOT = Path(__file__).parents[2]
 #: By how much the most that is reserved may be off.
@@ -25,7 +26,7 @@ WELL = 0.05
 
 
 def started(out: Path, simulated: bool, settings: str = "", empty: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fixtures.whatif", str(out), "--empty", empty]
+    command = [forked.python() if simulated else sys.executable, "-m", "fixtures.whatif", str(out), "--empty", empty]
     environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command += ["--simulated"] if simulated else []
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
