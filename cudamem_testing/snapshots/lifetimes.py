@@ -37,8 +37,9 @@ class Before:
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
     """``freed[i]`` is where the block that event ``i`` allocated was freed: the number of events if it is still
-    live, -1 if event ``i`` allocated no block; ``starts`` are the events that allocated one. ``live`` maps the allocating event of a live block to
-    its entry in the state at the end. ``ends`` is the kind of event that ends a life.
+    live, -1 if event ``i`` allocated no block; ``starts`` are the events that allocated one. ``live`` maps the
+    allocating event of a live block to its entry in the state at the end. ``ends`` is the kind of event that ends a
+    life.
     """
 
     freed: array[int]

@@ -112,8 +112,6 @@ def test_an_event_that_is_no_item_of_a_list_stays_a_dict():
     assert plain(unpickle(pickle.dumps(nested, 4), columns=True)) == nested
 
 
-
-
 def test_columns_of_a_trace_are_those_of_its_events():
     events = [event(number) for number in range(700)]
     events.insert(350, {"action": "oom", "size": 7, "device_free": 99})
