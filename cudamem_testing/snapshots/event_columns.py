@@ -101,7 +101,7 @@ class Order:
             return columns[0]
         sort: Callable[[Sequence[Any]], tuple[Any, ...]] = self._sort
         if all(isinstance(column, array) for column in columns):
-            return array("q", sort(array("q", b"".join(columns))))
+            return array("q", sort(array("q", b"".join([memoryview(column) for column in columns]))))
         return sort([*chain.from_iterable(columns)])
 
 
