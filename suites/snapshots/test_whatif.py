@@ -210,6 +210,25 @@ def test_too_little_memory_is_no_fragmentation() -> None:
     ) in lines
 
 
+def test_unused_memory_may_be_enough_only_with_what_can_still_be_reserved() -> None:
+    allocator, blocks = held([30, 30])
+    allocator.free(blocks[0])
+    (line,) = (line for line in why_lines(why(fails(allocator, 40, 15))) if line.startswith("frag"))  # type: ignore[arg-type]
+    assert line == (
+        "fragmentation: 30.0 MiB are unused, enough with the 15.0 MiB that can still be reserved, but no free range is "
+        "larger than 30.0 MiB (fragmentation 0 %)"
+    )
+
+
+def test_what_can_be_reserved_may_be_known_at_least() -> None:
+    allocator, _ = held([60])
+    lines = [*why_lines(why(fails(allocator, 40, 500)))]  # type: ignore[arg-type]
+    words = (
+        "too little memory: 60.0 MiB are live and 40.0 MiB more were requested, and at least 60.0 MiB can be reserved"
+    )
+    assert f"{words}; 0 B are unused" in lines
+
+
 def test_the_sentence_of_the_best_change() -> None:
     asked = what_if(fragmented())
     assert asked.recorded == asked.model == 120 * MIB

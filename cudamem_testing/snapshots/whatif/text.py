@@ -62,11 +62,17 @@ def verdict(why: Why) -> str:
     """Whether the bytes were missing, or only in the wrong places."""
     if why.fragmented:
         share = f"{100 * why.fragmentation:.0f} %"
+        enough = "which would be enough"
+        if why.unused < why.needed:
+            enough = f"enough with the {format_size(why.room)} that can still be reserved"
         return (
-            f"fragmentation: {format_size(why.unused)} are unused, which would be enough, but no free range is larger "
+            f"fragmentation: {format_size(why.unused)} are unused, {enough}, but no free range is larger "
             f"than {format_size(why.largest_free)} (fragmentation {share})"
         )
-    room = "" if why.capacity is None else f", and {format_size(why.capacity.least)} can be reserved"
+    room = ""
+    if why.capacity is not None:
+        least = "" if why.capacity.exact else "at least "
+        room = f", and {least}{format_size(why.capacity.least)} can be reserved"
     return (
         f"too little memory: {format_size(why.live)} are live and {format_size(why.requested)} more were "
         f"requested{room}; {format_size(why.unused)} are unused"
