@@ -53,7 +53,8 @@ class Churn(InNotebook):
         """The lines with churn."""
         rows = self.rows
         again = sum(one.soon for one in rows)
-        title = f"{again} of {count(self.blocks, 'allocation')} on {self.device} were freed again at once, in a loop"
+        were = "was" if self.blocks == 1 else "were"
+        title = f"{again} of {count(self.blocks, 'allocation')} on {self.device} {were} freed again at once, in a loop"
         table = Table(_COLUMNS[:2] + _COLUMNS[3:], tuple(_cells(one, one.soon) for one in rows[:most]))
         more = [f"   ... {count(len(rows) - most, 'more line')}"] if len(rows) > most else []
         notes = [f"note: {note}" for note in self.notes]

@@ -114,7 +114,9 @@ def read(
                 f"the snapshot is not of {device}: it is of {', '.join(map(str, known)) or 'no device'}"
             )
         if len(known) > 1:
-            raise SnapshotError(f"the snapshot has several devices, name one of {', '.join(map(str, known))}")
+            raise SnapshotError(
+                f"the snapshot has several devices, name one of {', '.join(map(str, known))} (--device)"
+            )
         device = known[0] if known else Device("cuda", 0)
     notes, frames = Notes(), FrameTable()
     pools: dict[Pool, int] = {MAIN_POOL: 0}

@@ -20,7 +20,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.snapshots.read import read
+from cudamem_testing.snapshots.read import devices, read
 from cudamem_testing.snapshots.record import Recording, SnapshotError
 from cudamem_testing.snapshots.unpickle import unpickle
 
@@ -48,7 +48,10 @@ def read_file(
         SnapshotError: if the file cannot be read or holds no snapshot.
     """
     with _Reading(path):
-        return read(_loads(_bytes(Path(path), LARGEST), progress, columns=True), device, locator, max_entries)
+        snapshot = _loads(_bytes(Path(path), LARGEST), progress, columns=True)
+        if device is not None and device.is_card:
+            _check(snapshot, device.index or 0)
+        return read(snapshot, device, locator, max_entries)
 
 
 def load(path: str | Path, largest: int = LARGEST) -> Any:
@@ -59,6 +62,15 @@ def load(path: str | Path, largest: int = LARGEST) -> Any:
     """
     with _Reading(path):
         return loads(_bytes(Path(path), largest))
+
+
+def _check(snapshot: object, index: int) -> None:
+    """Refuse a card of which the file has neither a segment nor a trace, not even an empty one."""
+    known = devices(snapshot)
+    traces = snapshot.get("device_traces") if isinstance(snapshot, dict) else None
+    device = Device("cuda", index)
+    if known and device not in known and not (isinstance(traces, list) and index < len(traces)):
+        raise SnapshotError(f"the snapshot is not of {device}: it is of {', '.join(map(str, known))}")
 
 
 class _Reading:

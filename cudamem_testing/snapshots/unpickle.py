@@ -24,6 +24,7 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.snapshots.event_runs import Runs
+from cudamem_testing.snapshots.pickle_frames import byte_in_file, without_frames
 from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.rows import ACTION, Rows, SharedRowError, check_shared
 
@@ -81,30 +82,11 @@ def unpickle(data: bytes, progress: Callable[[float], None] | None = None, *, co
         raise SnapshotError(f"the pickle is damaged: {error}") from None
 
 
-def _without_frames(data: bytes) -> tuple[bytes, list[int]]:
-    """The pickle without the marks that tell a reader of streams how many bytes follow, and where they were.
-
-    A long pickle has one for every 64 KiB, anywhere between two instructions.
-    """
-    at, parts, places = 2, [memoryview(data)[:2]], []
-    while data[at : at + 1] == b"\x95":
-        end = at + 9 + int.from_bytes(data[at + 1 : at + 9], "little")
-        if end > len(data):
-            break
-        places.append(at)
-        parts.append(memoryview(data)[at + 9 : end])
-        at = end
-    if len(places) < 2:
-        return data, []
-    parts.append(memoryview(data)[at:])
-    return b"".join(parts), [place - 9 * number for number, place in enumerate(places)]
-
-
 class _Machine:
     """A stack, a memo, and a position in the input."""
 
     def __init__(self, data: bytes, progress: Callable[[float], None] | None = None, *, columns: bool = False) -> None:
-        self.data, self.frames = _without_frames(data)
+        self.data, self.frames = without_frames(data)
         self.progress = progress
         self.at = 0
         self.stack: list[Any] = []
@@ -296,10 +278,10 @@ class _Machine:
             return _refused_class(self.line(), self.line())
         if code == 0x93:  # STACK_GLOBAL
             return _refused_class(*self.stack[-2:])
-        what = _BUILDERS.get(code)
+        what, byte = _BUILDERS.get(code), byte_in_file(place, self.frames)
         if what is not None:
-            return SnapshotError(f"the pickle wants to build an object ({what} at byte {place}): refused")
-        return SnapshotError(f"not a readable pickle of protocol 2 to 5: instruction 0x{code:02x} at byte {place}")
+            return SnapshotError(f"the pickle wants to build an object ({what} at byte {byte}): refused")
+        return SnapshotError(f"not a readable pickle of protocol 2 to 5: instruction 0x{code:02x} at byte {byte}")
 
 
 def _refused_class(module: object, name: object) -> SnapshotError:

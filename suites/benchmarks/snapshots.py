@@ -1,92 +1,150 @@
-"""What snapshots cost on the command line: 1,000,000 events, and a file with a stack of its own for each event.
+"""What a person waits for at the command line of snapshots: commands on files of three sizes, and on one of 1 GB.
 
-Processor time of one thread, once. Beside torch's `_memory_viz` where it does the same (live by stack). Exit status 1
-when a limit is broken. Run: `python -m suites.benchmarks.snapshots [events]`.
+Every command runs as a process of its own, with the start of Python and the reading of the file; printed is the
+processor time, the time for each event (which must not grow with the file), and the most memory. Files hold what torch
+writes for a history with all contexts: a list of frames for each allocation and for each free. Beside it is what the
+same takes with torch: ``pickle.load``, and ``_memory_viz.memory`` (live by stack) or ``compare``.
+
+Exit status 1 when a limit is broken. Run: ``python -m suites.benchmarks.snapshots [events]``; ``--large`` adds a file
+of 1 GB, which takes ten minutes and 8 GiB to make and to look at.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
+import os
 import pickle
-import resource
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-from torch.cuda import _memory_viz
+from suites.benchmarks.replay import cuda_snapshot
 
-from cudamem_testing.model.counters import Counters
-from cudamem_testing.model.live_tables import live_table
-from cudamem_testing.snapshots.churn import churn
-from cudamem_testing.snapshots.curves import curve
-from cudamem_testing.snapshots.diff import compare
-from cudamem_testing.snapshots.flames import flame_of, volume
-from cudamem_testing.snapshots.read import read
-from cudamem_testing.snapshots.replay import replay
-from cudamem_testing.snapshots.snapshot_files import read_file
-from cudamem_testing.snapshots.whatif.answers import what_if
-from suites.benchmarks.replay import PLACES, cuda_snapshot
-
-R = TypeVar("R")
 EVENTS = 1_000_000
-PEAK_LIMIT, DIFF_LIMIT = 3.0, 6.0  # seconds for a million events
-FILE_LIMIT = 60.0  # seconds for a file of 1 GB
+#: Seconds of processor time for a million events, with the reading.
+PEAK_LIMIT, DIFF_LIMIT = 3.0, 6.0
+#: Seconds and KiB for a file of 1 GB.
+FILE_LIMIT, MEMORY_LIMIT = 60.0, 4 * 2**20
+#: By how much the time for each event may be larger at the largest size than at the smallest, which has the starts.
+GROWTH = 1.1
+GIGABYTE_EVENTS = 6_000_000
+TORCH = {
+    "live by stack": "print(len(v.memory(load(0), format_flamegraph=str)))",
+    "compare": "print(len(v.compare(load(0)['segments'], load(1)['segments'], format_flamegraph=str)))",
+}
 _broken: list[str] = []
 
 
-def timed(name: str, action: Callable[[], R], limit: float | None = None) -> R:
-    """Run once, print the seconds."""
-    begin = time.process_time()
-    result = action()
-    seconds = time.process_time() - begin
-    print(f"{name:<44} {seconds:7.2f} s" + ("" if limit is None else f"  (at most {limit:.1f} s)"), flush=True)
-    if limit is not None and seconds > limit:
-        _broken.append(name)
-    return result
-
-
-def main(events: int = EVENTS) -> int:
-    """Measure and print."""
+def write(path: Path, events: int) -> None:
+    """A snapshot as torch writes it, which ends in out of memory."""
+    gc.disable()
     snapshot = cuda_snapshot(events)
-    print(f"{events:,} events")
-    _time_views(snapshot, events / EVENTS)
-    for event in snapshot["device_traces"][0]:  # torch's own files have a list and a text for each event
-        event["frames"] = [*event["frames"], *event["frames"]]
-        event["compile_context"] = "".join(("N/", "A"))
-    _time_file(pickle.dumps(snapshot, 4))
+    trace = snapshot["device_traces"][0]
+    frames = []
+    for event in trace:
+        if event["action"] != "free_completed":  # it shares that of the request
+            frames = [*event["frames"], *event["frames"]]
+        event["frames"], event["compile_context"] = frames, "".join(("N/", "A"))
+    last = {"stream": 0, "time_us": trace[-1]["time_us"] + 1, "compile_context": "N/A", "frames": frames}
+    trace.append({"action": "oom", "device_free": 2**20, "size": 2**26, **last})
+    with path.open("wb") as stream:
+        pickle.dump(snapshot, stream, 4)
+
+
+def measured(command: Sequence[str]) -> tuple[float, int]:
+    """Seconds of processor time of a process, and the most KiB that it had."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss
+
+
+def report(name: str, events: int, found: tuple[float, int], limit: float | None = None) -> float:
+    """Print a row; returns the microseconds for each event."""
+    seconds, memory = found
+    each = 1e6 * seconds / events
+    text = f"{name:<26} {events:>9,} events {seconds:7.2f} s {each:6.2f} us each {memory / 2**20:5.2f} GiB"
+    print(text + ("" if limit is None else f"  (at most {limit:.1f} s)"), flush=True)
+    if limit is not None and seconds > limit:
+        _broken.append(f"{name}: {seconds:.2f} s of {limit:.1f} s")
+    return each
+
+
+def snapshot_command(verb: str, *files: Path) -> list[str]:
+    return [sys.executable, "-m", "cudamem_testing", "snapshot", verb, *map(str, files)]
+
+
+def torch_command(what: str, *files: Path) -> list[str]:
+    start = "import pickle, sys; from torch.cuda import _memory_viz as v; "
+    start += "load = lambda n: pickle.load(open(sys.argv[1:][n], 'rb')); "
+    return [sys.executable, "-c", start + TORCH[what], *map(str, files)]
+
+
+def in_a_process(path: Path, events: int) -> None:
+    """Write a file in a process of its own, whose memory is gone afterwards."""
+    subprocess.run([sys.executable, "-m", "suites.benchmarks.snapshots", str(events), "--write", str(path)], check=True)
+
+
+def sizes(folder: Path, events: int) -> None:
+    """Commands on files of three sizes, beside torch."""
+    limits = {"peak": PEAK_LIMIT, "diff": DIFF_LIMIT, "why": None}
+    each: dict[str, list[float]] = {verb: [] for verb in limits}
+    for number in (events // 10, events // 3, events):
+        file = folder / "dump.pickle"
+        in_a_process(file, number)
+        for verb, limit in limits.items():
+            files = (file, file) if verb == "diff" else (file,)
+            allowed = limit if limit is not None and number == EVENTS else None
+            each[verb].append(report(verb, number, measured(snapshot_command(verb, *files)), allowed))
+            name = {"peak": "live by stack", "diff": "compare"}.get(verb)
+            if name is not None:
+                report(f"torch: {name}", number, measured(torch_command(name, *files)))
+    for verb, found in each.items():
+        if found[-1] > GROWTH * found[0]:
+            _broken.append(f"{verb}: {found[-1]:.2f} us for each event of many, {found[0]:.2f} us of few")
+
+
+def large(folder: Path) -> None:
+    """Every command on a file of 1 GB."""
+    file = folder / "large.pickle"
+    in_a_process(file, GIGABYTE_EVENTS)
+    size = file.stat().st_size / 1e9
+    print(f"a file of {size:.3f} GB")
+    for verb in ("show", "peak", "fragmentation", "flamegraph", "churn", "timeline", "why"):
+        found = measured(snapshot_command(verb, file))
+        report(verb, GIGABYTE_EVENTS, found, FILE_LIMIT * size)
+        if found[1] > MEMORY_LIMIT:
+            _broken.append(f"{verb}: {found[1] / 2**20:.2f} GiB of {MEMORY_LIMIT / 2**20:.0f} GiB")
+    out = folder / "torch.pickle"
+    report("convert", GIGABYTE_EVENTS, measured([*snapshot_command("convert", file), str(out)]), FILE_LIMIT * size)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m suites.benchmarks.snapshots", description=__doc__)
+    parser.add_argument("events", type=int, nargs="?", default=EVENTS)
+    parser.add_argument("--large", action="store_true", help="also a file of 1 GB")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="only write a file of so many events")
+    given = parser.parse_args(arguments)
+    if given.write is not None:
+        write(given.write, given.events)
+        return 0
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        sizes(Path(folder), given.events)
+        if given.large:
+            large(Path(folder))
+    print(f"{time.perf_counter() - start:.0f} s in all")
     for name in _broken:
-        print(f"too slow: {name}")
+        print(f"too slow or too large: {name}")
     return int(bool(_broken))
 
 
-def _time_views(snapshot: dict[str, Any], scale: float) -> None:
-    timed("torch: live by stack (_memory_viz.memory)", lambda: _memory_viz.memory(snapshot, format_flamegraph=str))
-    recording = timed("read", lambda: read(snapshot, locator=PLACES))
-    replayed = timed("replay", lambda: replay(recording))
-    timed("live by stack at the end", lambda: [*flame_of(replayed.live_at(), "", "").folded()])
-    timed("peak by line, with the replay", lambda: live_table(replay(recording).peak().live), PEAK_LIMIT * scale)
-    timed("diff of two", lambda: compare(recording, recording), DIFF_LIMIT * scale)
-    timed("memory over time", lambda: curve(replayed, (), Counters()))
-    timed("volume by stack", lambda: volume(replayed, ""))
-    timed("churn", lambda: churn(replayed))
-    timed("what-if, all answers", lambda: what_if(recording))
-
-
-def _time_file(data: bytes) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    size = len(data) / 1e9
-    print(f"a file of {size:.3f} GB, a list of 24 frames for each event")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "dump.pickle"
-        file.write_bytes(data)
-        timed("Python's own pickle.loads", lambda: pickle.loads(data))
-        recording = timed("file to a recording", lambda: read_file(file), FILE_LIMIT * size)
-    timed("peak by line, with the replay", lambda: live_table(replay(recording).peak().live))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"memory: {after / 2**20:.2f} GiB at most, {before / 2**20:.2f} GiB before reading")
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(*map(int, sys.argv[1:])))
+    raise SystemExit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -293,7 +294,7 @@ def test_why_memory_ran_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert "   90.0 MiB  18 blocks  programs.py:26 in _bytes          allocated 2.6 ms to 3.1 ms before" in lines
     assert lines[-6:] == [
         "none of these changes makes room for the request",
-        "what would have changed it",
+        "peak reserved with each change",
         (
             "   expandable_segments:True    482.0 MiB instead of 478.0 MiB  "
             "the request does not fit: the largest free range is 5.0 MiB"
@@ -332,7 +333,7 @@ def test_why_as_json_and_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_why_without_a_failure_or_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = run(capsys, "why", TRAINING)
-    assert lines[0] == "nothing failed in training_step.pickle.gz: what would have changed the peak of reserved memory"
+    assert lines[0] == "no request failed in training_step.pickle.gz"
     assert lines[-1].endswith("63.0 MiB were live before the first event: where they would lie is a guess")
     export.write(tmp_path / "cpu.pickle", read_cpu([(1, 2, 3, 0, 0, 0)]))
     assert run(capsys, "why", tmp_path / "cpu.pickle")[0] == (
@@ -352,6 +353,45 @@ def test_fragmentation_of_each_stream_and_a_request(capsys: pytest.CaptureFixtur
         "a request of 16.0 MiB on stream 1179679840 does not fit: largest free range 14.4 MiB of 18.1 MiB unused; "
         "empty_cache() would return 0 B"
     )
+
+
+def written(path: Path, segments: list[object], *traces: list[object]) -> Path:
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [*traces]}, 4))
+    return path
+
+
+def test_a_card_that_the_file_does_not_know_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 1}
+    file = written(tmp_path / "one.pickle", [], [event], [])
+    assert main(["snapshot", "show", str(file), "--device", "cuda:7"]) == 2
+    assert capsys.readouterr().err == "error: one.pickle: the snapshot is not of cuda:7: it is of cuda:0\n"
+    assert (
+        run(capsys, "show", file, "--device", "cuda:1")[0] == "0 B in 0 blocks on cuda:1, 0 events, 0 B in 0 segments"
+    )
+
+
+def test_a_peak_that_is_older_than_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"action": "free_requested", "addr": 512, "size": 512, "stream": 0, "time_us": 1}
+    file = written(tmp_path / "freed.pickle", [], [event])
+    assert run(capsys, "peak", file)[0] == "peak before the first of 1 event"
+
+
+def test_churn_without_events_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "churn", written(tmp_path / "none.pickle", [])) == ["churn is unknown: no events were recorded"]
+    event = {"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 1}
+    one = run(capsys, "churn", written(tmp_path / "one.pickle", [], [event]))
+    assert one == ["0 of 1 allocation on cuda:0 was freed again at once, in a loop"]
+
+
+def test_two_files_in_the_wrong_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"action": "alloc", "addr": 512, "size": 512, "stream": 0}
+    first = written(tmp_path / "first.pickle", [], [{**event, "time_us": 5}])
+    second = written(tmp_path / "second.pickle", [], [{**event, "time_us": 9}])
+    assert main(["snapshot", "diff", str(second), str(first)]) == 0
+    note = "note: first.pickle was taken before second.pickle: name the earlier one first\n"
+    assert capsys.readouterr().err == note
+    assert main(["snapshot", "diff", str(first), str(second)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_churn_of_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

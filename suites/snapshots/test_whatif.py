@@ -22,9 +22,10 @@ from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.snapshot_files import read_file
-from cudamem_testing.snapshots.whatif import model
+from cudamem_testing.snapshots.whatif import answers, model
 from cudamem_testing.snapshots.whatif.answers import what_if
 from cudamem_testing.snapshots.whatif.job import Capacity, Prepared, prepare
+from cudamem_testing.snapshots.whatif.model import Job
 from cudamem_testing.snapshots.whatif.model import run as replay_on_model
 from cudamem_testing.snapshots.whatif.text import what_if_lines, why_lines
 from cudamem_testing.snapshots.whatif.why import why
@@ -209,12 +210,31 @@ def test_too_little_memory_is_no_fragmentation() -> None:
     ) in lines
 
 
+def test_unused_memory_may_be_enough_only_with_what_can_still_be_reserved() -> None:
+    allocator, blocks = held([30, 30])
+    allocator.free(blocks[0])
+    (line,) = (line for line in why_lines(why(fails(allocator, 40, 15))) if line.startswith("frag"))  # type: ignore[arg-type]
+    assert line == (
+        "fragmentation: 30.0 MiB are unused, enough with the 15.0 MiB that can still be reserved, but no free range is "
+        "larger than 30.0 MiB (fragmentation 0 %)"
+    )
+
+
+def test_what_can_be_reserved_may_be_known_at_least() -> None:
+    allocator, _ = held([60])
+    lines = [*why_lines(why(fails(allocator, 40, 500)))]  # type: ignore[arg-type]
+    words = (
+        "too little memory: 60.0 MiB are live and 40.0 MiB more were requested, and at least 60.0 MiB can be reserved"
+    )
+    assert f"{words}; 0 B are unused" in lines
+
+
 def test_the_sentence_of_the_best_change() -> None:
     asked = what_if(fragmented())
     assert asked.recorded == asked.model == 120 * MIB
     assert [*what_if_lines(asked)] == [
         "with expandable_segments:True: peak reserved 120.0 MiB, as recorded, the request fits",
-        "what would have changed it",
+        "peak reserved with each change",
         "   expandable_segments:True                120.0 MiB, as recorded  the request fits",
         (
             "   max_split_size_mb:32                    120.0 MiB, as recorded  "
@@ -226,6 +246,45 @@ def test_the_sentence_of_the_best_change() -> None:
             "120.0 MiB were recorded"
         ),
     ]
+
+
+def test_answers_that_contradict_the_record_are_not_relied_on() -> None:
+    """The request failed beside a free range that is large enough: the record is not of this allocator."""
+    allocator, blocks = held([100])
+    allocator.free(blocks[0])
+    asked = what_if(fails(allocator, 40, 0))
+    assert (asked.contradicted, asked.best) == (True, None)
+    assert asked.answers[0].fits is True
+    *_, last = what_if_lines(asked)
+    words = "The request that failed fits on it with these settings: do not rely on what it says of the request"
+    assert last.endswith(f"100.0 MiB were recorded. {words}")
+    assert not what_if(fragmented()).contradicted
+
+
+def test_a_record_for_which_nothing_is_tried_says_so() -> None:
+    recording = read_file(ROOT / "recordings/expandable_segments.pickle.gz")
+    assert next(what_if_lines(what_if(recording))) == (
+        "no other settings were tried: segments are expandable already; name some with --with"
+    )
+
+
+def test_limits_of_splits_that_no_block_reaches_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(job: Job, settings: AllocatorSettings, **more: Any) -> Any:
+        asked.append(settings)
+        return replay_on_model(job, settings, **more)
+
+    monkeypatch.setattr(answers, "run", counted)
+    allocator, _ = held([3, 5, 30, 100])
+    found = what_if(read(allocator.snapshot()))
+    assert [(one.expandable, one.max_split // MIB) for one in asked] == [
+        (False, 0),
+        (True, 0),
+        (False, 32),
+        (False, 64),
+    ]
+    assert {one.what for one in found.answers} == {"expandable_segments:True", "max_split_size_mb:32"}
 
 
 def test_settings_that_are_asked_for_are_answered() -> None:

@@ -79,6 +79,9 @@ def _diff(given: argparse.Namespace, both: Sequence[Looked]) -> int:
     if before.recording.device != after.recording.device:
         raise ValueError(f"{before.name} is of {before.recording.device}, {after.name} of {after.recording.device}")
     found = compare(before.recording, after.recording)
+    ends = [one.recording.events.times[-1] for one in both if one.recording.events.times]
+    if len(ends) == 2 and ends[1] < ends[0]:
+        say(f"note: {after.name} was taken before {before.name}: name the earlier one first", sys.stderr)
     if given.html is not None:
         write_difference(before, after, found, given.html)
         say(f"written to {given.html}")

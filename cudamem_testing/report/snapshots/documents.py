@@ -216,6 +216,7 @@ def _what_if(asked: WhatIf | str) -> Json:
         "live_before": asked.before,
         "replayed": asked.events,
         "best": None if asked.best is None else asked.best.what,
+        "contradicted": asked.contradicted,
         "answers": [
             {
                 "kind": one.kind,

@@ -64,17 +64,18 @@ def peak(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     if looked.peak is None or looked.peak_table is None:
         yield "the peak is unknown: no events were recorded"
     else:
-        yield f"peak at event {looked.peak.moment} of {len(looked.recording.events)}{_since_start(looked)}"
+        moment, events = looked.peak.moment, len(looked.recording.events)
+        where = f"at event {moment} of {events}" if moment else f"before the first of {count(events, 'event')}"
+        yield f"peak {where}{_since_start(looked)}"
         yield looked.peak_table.text(top, width)
     yield from (f"note: {note}" for note in looked.notes)
 
 
 def _since_start(looked: Looked) -> str:
     times, peak = looked.recording.events.times, looked.peak
-    if not times or peak is None:
+    if not times or peak is None or not peak.moment:
         return ""
-    last = max(peak.moment - 1, 0)
-    return f", {format_time(times[last] - times[0])} after the first"
+    return f", {format_time(times[peak.moment - 1] - times[0])} after the first"
 
 
 def fragmentation(looked: Looked, top: int, width: int | None) -> Iterator[str]:
@@ -169,7 +170,10 @@ def flamegraph(looked: Looked, top: int, width: int | None) -> Iterator[str]:
 
 def churn(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     """Lines that allocate and free again at once."""
-    yield looked.churn.text(top)
+    if len(looked.recording.events):
+        yield looked.churn.text(top)
+    else:
+        yield "churn is unknown: no events were recorded"
 
 
 def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
@@ -177,7 +181,7 @@ def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     if looked.why is not None:
         yield from why_lines(looked.why, top, width)
     elif looked.recording.device.is_card:
-        yield f"nothing failed in {looked.name}: what would have changed the peak of reserved memory"
+        yield f"no request failed in {looked.name}"
     if isinstance(looked.what_if, str):
         yield f"what other settings would have changed is unknown: {looked.what_if}"
     else:

@@ -51,7 +51,8 @@ class WhatIf:
 
     ``recorded`` is the most that was reserved in the record, ``model`` what the model makes of the same settings;
     ``before`` are the bytes that were live before the first event, ``events`` the number of replayed ones.
-    ``requested`` is what failed, ``None`` where nothing did.
+    ``requested`` is what failed, ``None`` where nothing did; ``contradicted`` is whether the model with the recorded
+    settings has room for it, so that no answer about it can be relied on.
     """
 
     recorded: int
@@ -61,6 +62,7 @@ class WhatIf:
     capacity: Capacity | None
     requested: int | None
     answers: tuple[Answer, ...]
+    contradicted: bool = False
 
     @property
     def off(self) -> float:
@@ -79,7 +81,7 @@ class WhatIf:
     def _helps(self, one: Answer) -> bool:
         start = next((other for other in self.answers if other.kind == "start" and one.kind == "setting"), None)
         if self.requested is not None:
-            return one.fits is True and (start is None or not start.fits)
+            return one.fits is True and (start is None or not start.fits) and not self.contradicted
         return one.peak_reserved < (self.recorded if start is None else start.peak_reserved)
 
 
@@ -113,6 +115,7 @@ def what_if(
         prepared.capacity,
         requested,
         tuple(answers),
+        requested is not None and same.fits is True,
     )
 
 

@@ -62,11 +62,17 @@ def verdict(why: Why) -> str:
     """Whether the bytes were missing, or only in the wrong places."""
     if why.fragmented:
         share = f"{100 * why.fragmentation:.0f} %"
+        enough = "which would be enough"
+        if why.unused < why.needed:
+            enough = f"enough with the {format_size(why.room)} that can still be reserved"
         return (
-            f"fragmentation: {format_size(why.unused)} are unused, which would be enough, but no free range is larger "
+            f"fragmentation: {format_size(why.unused)} are unused, {enough}, but no free range is larger "
             f"than {format_size(why.largest_free)} (fragmentation {share})"
         )
-    room = "" if why.capacity is None else f", and {format_size(why.capacity.least)} can be reserved"
+    room = ""
+    if why.capacity is not None:
+        least = "" if why.capacity.exact else "at least "
+        room = f", and {least}{format_size(why.capacity.least)} can be reserved"
     return (
         f"too little memory: {format_size(why.live)} are live and {format_size(why.requested)} more were "
         f"requested{room}; {format_size(why.unused)} are unused"
@@ -99,12 +105,15 @@ def what_if_lines(asked: WhatIf, width: int | None = None) -> Iterator[str]:
     """A line for each change, the best one in a sentence, and how far the model agrees with the record."""
     if asked.best is not None:
         yield sentence(asked, asked.best)
-    elif asked.requested is not None:
+    elif asked.requested is not None and asked.answers and not asked.contradicted:
         unknown = any(one.fits is None and one.earlier is None for one in asked.answers)
         yield f"none of these changes {'surely ' if unknown else ''}makes room for the request"
-    yield "what would have changed it"
-    rows = tuple((one.what, instead(asked, one), outcome(asked, one)) for one in asked.answers)
-    yield from Table(_ANSWERS, rows).lines(header=False, indent=3)
+    if asked.answers:
+        yield "peak reserved with each change"
+        rows = tuple((one.what, instead(asked, one), outcome(asked, one)) for one in asked.answers)
+        yield from Table(_ANSWERS, rows).lines(header=False, indent=3)
+    else:
+        yield "no other settings were tried: segments are expandable already; name some with --with"
     yield trust(asked)
 
 
@@ -140,10 +149,13 @@ def outcome(asked: WhatIf, one: Answer) -> str:
 
 def trust(asked: WhatIf) -> str:
     """How far the model agrees with the record."""
-    text = f"{asked.events:,} events replayed on a model of the allocator; with the recorded settings it reserves "
+    events = f"{asked.events:,} {'event' if asked.events == 1 else 'events'}"
+    text = f"{events} replayed on a model of the allocator; with the recorded settings it reserves "
     text += f"{_precise(asked.model)}, {_precise(asked.recorded)} were recorded"
     if abs(asked.off) > WELL:
         text += f". It is off by {100 * asked.off:+.0f} %: do not rely on these answers"
+    if asked.contradicted:
+        text += ". The request that failed fits on it with these settings: do not rely on what it says of the request"
     if asked.before:
         text += f". {format_size(asked.before)} were live before the first event: where they would lie is a guess"
     return text

@@ -83,8 +83,12 @@ class Why(Request):
     @property
     def fragmented(self) -> bool:
         """Whether the bytes were there: unused ones and those of the card together would have been enough."""
-        room = self.device_free if self.capacity is None else max(0, self.capacity.least - self.reserved)
-        return self.unused + room >= self.needed
+        return self.unused + self.room >= self.needed
+
+    @property
+    def room(self) -> int:
+        """Bytes that the process could still reserve; at least so many, if that is not known to the byte."""
+        return self.device_free if self.capacity is None else max(0, self.capacity.least - self.reserved)
 
     @property
     def fragmentation(self) -> float:

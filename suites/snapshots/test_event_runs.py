@@ -1,0 +1,117 @@
+"""Many events read at once are those that the machine for single instructions reads, whatever their instructions."""
+
+import pickle
+import random
+
+import pytest
+
+from cudamem_testing.snapshots import event_runs
+from cudamem_testing.snapshots.record import SnapshotError
+from cudamem_testing.snapshots.rows import Rows, Trace, plain
+from cudamem_testing.snapshots.unpickle import unpickle
+from suites.snapshots.test_rows import FRAMES, both, by_column, event
+
+#: More than a batch of a list, and more than a frame of a pickle.
+MANY = 3_000
+
+
+def mixed(number, stacks):
+    """One event of many kinds, as they follow each other in a history."""
+    generator = random.Random(number)
+    made = event(number, frames=generator.randrange(2, 30))
+    kind = generator.randrange(6)
+    if kind < 2:
+        made["frames"] = generator.choice(stacks)
+    elif kind == 2:
+        del made["frames"]
+    elif kind == 3:
+        made = {"user_metadata": made["compile_context"], **made}
+    elif kind == 4 and number % 50 == 4:
+        made = {"action": "oom", "device_free": made.pop("addr"), **made}
+    made["stream"] = generator.choice((0, 0, 7, 140_000_000_000_000))
+    return made
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_events_of_many_kinds_are_read_at_once(protocol):
+    stacks = [[*FRAMES[first : first + 9]] for first in range(20)]
+    events = [{"action": "alloc", "frames": FRAMES}, *(mixed(number, stacks) for number in range(MANY))]
+    data = pickle.dumps({"first": events, "later": stacks}, protocol)
+    found = unpickle(data, columns=True)
+    assert by_column(found["first"]) > 0.9 * MANY
+    assert plain(found["first"]) == events
+    assert found["later"] == stacks
+    assert len(data) > 2 * 2**16
+
+
+def test_an_event_that_lacks_a_key_has_the_default_in_its_column():
+    events = [event(number) for number in range(400)]
+    for one in events[::3]:
+        del one["pool_id"]
+    found = unpickle(pickle.dumps(events, 4), columns=True)
+    trace = Trace(found)
+    values, different = trace.distinct("pool_id", "none")
+    assert values == [one.get("pool_id", "none") for one in events]
+    assert {*map(id, values)} == {*map(id, different)}
+    assert plain(found) == events
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(b"q\x00", id="another value is kept under a number in use"),
+        pytest.param(b"20", id="a copy of the last value is made and dropped"),
+        pytest.param(b"N0", id="a value is made and dropped"),
+    ],
+)
+@pytest.mark.parametrize("place", ["among the events", "before them"])
+def test_instructions_that_no_writer_uses_are_read_alike(code, place):
+    events = [event(number % 5, frames=2) for number in range(40)]
+    data = pickle.dumps([*events, "end", *events], 4)
+    data = data[:2] + data[11:]  # without the frame, whose length would be wrong
+    end = data.index(b"\x8c\x03end\x94") + 6 if place == "among the events" else data.index(b"}\x94(")
+    one, other = both(data[:end] + code + data[end:])
+    assert one == other
+
+
+def test_a_value_may_refer_to_what_its_own_event_kept_before():
+    events = [{"action": "alloc", "text": "".join(("a", str(number)))} for number in range(300)]
+    for one in events:
+        one["same"] = one["text"]
+    found = unpickle(pickle.dumps(events, 4), columns=True)
+    assert by_column(found) > 250
+    assert plain(found) == events
+
+
+def test_the_byte_of_a_refused_instruction_is_that_in_the_file():
+    data = pickle.dumps(["x" * 1000, *range(60_000)], 4)
+    assert data.count(b"\x95") > 1
+    place = len(data) - 2
+    with pytest.raises(SnapshotError, match=f"instruction 0x8f at byte {place}$"):
+        unpickle(data[:place] + b"\x8f.")
+
+
+def test_layouts_are_made_for_a_limited_number_of_kinds(monkeypatch):
+    """Each takes some tens of microseconds: a file with more kinds is read one instruction at a time."""
+    made = []
+    layout_of = event_runs.layout_of
+
+    def counted(*args, **more):
+        made.append(layout_of(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(event_runs, "layout_of", counted)
+    monkeypatch.setattr(event_runs, "_MOST_LAYOUTS", 5)
+    events = [event(number, **{"k" * (number // 8): number}) for number in range(800)]
+    assert plain(unpickle(pickle.dumps(events, 4), columns=True)) == events
+    assert sum(layout is not None for layout in made) == 5
+
+
+def test_an_event_that_cannot_be_read_at_once_ends_its_run_only():
+    events = [event(number) for number in range(4_000)]
+    for one in events[500::500]:
+        one["new"] = [{"filename": "new.py"}, {"filename": "other.py"}]
+    found = unpickle(pickle.dumps(events, 4), columns=True)
+    assert plain(found) == events
+    assert by_column(found) > 3_000
+    assert sum(isinstance(one, Rows) for one in found) < 200
