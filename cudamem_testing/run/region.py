@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing.cycles.collect import ReferenceCycles
 
 if TYPE_CHECKING:
-    from cudamem_testing.cycles.explain import Question
+    from cudamem_testing.cycles.draft import Question
     from cudamem_testing.cycles.watch import CycleWatch
 
 
