@@ -26,7 +26,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from gc import callbacks, collect, get_count, get_freeze_count, get_referents, get_stats
+from gc import callbacks, collect, get_referents, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
@@ -85,7 +85,15 @@ class Count(NamedTuple):
     saved: int = 0
 
 
-_COUNT = struct.Struct("=6Q")
+class Unread(NamedTuple):
+    """Collections with too many objects, the bytes that they freed, and the kinds of garbage left out in others."""
+
+    collections: int
+    bytes: int
+    kinds: int
+
+
+_COUNT, _UNREAD = struct.Struct("=6Q"), struct.Struct("=3Q")
 Part = tuple[int, int]
 """Some of the garbage that has no reference to the rest: its fingerprint, 0 where it has none, and its objects.
 
@@ -178,6 +186,20 @@ class GarbageWatch:
         """Count nothing."""
         _started[0].cudamem_collector_meter(None, None, None, 0, object, 0, 0)
 
+    @staticmethod
+    def has_time() -> None:
+        """Say that collections may take long, because no code of a test waits for them, until counting begins again.
+
+        Else garbage of very many objects, or of many new kinds, is not read whole.
+        """
+        for library in _started:
+            library.cudamem_collector_has_time()
+
+    @staticmethod
+    def unread() -> Unread:
+        """What was not read since counting began."""
+        return Unread(*_UNREAD.unpack(_started[0].cudamem_collector_unread()))
+
     def counts(self) -> list[Count]:
         """The blocks of kinds that were shown before."""
         room = int(_started[0].cudamem_collector_counts(None, 0))
@@ -221,7 +243,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
-    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 9, ctypes.c_int32]
+    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 7, ctypes.c_int32]
     library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
     for name in ("mark", "seen", "collections", "end"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
@@ -229,9 +251,10 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     meter = (*given, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_counts.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    library.cudamem_collector_has_time.restype = None
+    library.cudamem_collector_unread.restype = ctypes.py_object
     library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64
-    functions = get_count, get_freeze_count, get_stats, collect
-    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, *functions, _interrupted, genuine)
+    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, collect, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _makes_dictionaries()) < 0:
         raise CollectorUnreadableError(UNREADABLE)
     if _KNOWN_VALUES and not hasattr(sys, "gettotalrefcount"):  # a debug build checks what is undone

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cudamem_testing import torch_api
+from cudamem_testing.cycles.native import Blocks as NativeBlocks
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator, Stack
 from cudamem_testing.recorders.history import snapshot
@@ -46,10 +47,18 @@ class OwnedBlocks:
         found = self._recorder.allocation(address)
         if found is None or (self._owner is not None and found[0] != self._owner):
             return None
-        number = found[1]
+        return self.stack_of(found[1])
+
+    def stack_of(self, number: int) -> Stack:
+        """A stack by its number."""
         if number not in self._stacks:
             self._stacks[number] = self._locator.stack(self._recorder.frames(number))
         return self._stacks[number]
+
+    @property
+    def native(self) -> NativeBlocks:
+        """What native code needs to find them."""
+        return NativeBlocks(self._recorder.addresses()[0], self._owner)
 
 
 class ListedBlocks:

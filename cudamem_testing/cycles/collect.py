@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from cudamem_testing.cycles.explain import Question
+from cudamem_testing.cycles.draft import Question
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.cycles.watch import CycleWatch

@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cudamem_testing import safe_access
-from cudamem_testing.cycles import graph
+from cudamem_testing.cycles.draft import Draft, Found, Question
 from cudamem_testing.cycles.memory import Chain, Memory
+from cudamem_testing.cycles.native import NONE, Graph, Item, Storages
 from cudamem_testing.cycles.origins import harness_of
-from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor, merged
-from cudamem_testing.cycles.words import INNER, Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
-from cudamem_testing.model.stacks import Locator, Stack
+from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor
+from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
+from cudamem_testing.torch_api import tensors
 from cudamem_testing.torch_api.nodes import is_node_type
 from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase
 from cudamem_testing.unfinalized import Part
@@ -35,61 +36,11 @@ from cudamem_testing.unfinalized import Part
 if TYPE_CHECKING:
     from cudamem_testing.show.diagrams import Diagram
 
-#: Objects outside the garbage, held by it through C++, that are looked at.
-MOST_BEYOND = 20_000
-#: Objects at the start and at the end of a long cycle that are put into words.
-ENDS = 24
+#: Objects at the start and at the end of a long cycle that are put into words, and among which it may start.
+ENDS, STARTS = 24, 1000
 #: Cycles of the same classes in one collection that are read; what others keep is counted with those.
 MOST_ALIKE = 8
-NO_KEEPER = -1
 UNSEEN = "(through C++, where it cannot be followed)"
-
-Allocated = Callable[[str, int], "Stack | None"]
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is looked for.
-
-    ``device`` says which devices count. ``allocated`` returns the stack that allocated the block at an address of a
-    device; with ``known_only``, blocks without one do not count. ``counts`` decides some of this faster. ``enough``
-    says whether so many bytes on each device are worth examining. ``kind`` looks for instances of a class instead of
-    tensors. ``memory`` is kept between questions.
-    """
-
-    locator: Locator
-    device: Callable[[str], bool] = lambda device: True
-    allocated: Allocated = lambda device, address: None
-    counts: Callable[[str, int], bool] = lambda device, address: True
-    known_only: bool = False
-    kind: type | None = None
-    enough: Callable[[Mapping[str, int]], bool] = lambda kept: True
-    memory: Memory | None = None
-    draws: bool = True
-
-
-class Draft:
-    """Cycles of garbage that still exists, with weak references to what they keep."""
-
-    def __init__(self, found: list[tuple[Cycle, list[StoredMemory]]], needs_tensors: bool) -> None:
-        self._found = found
-        self._needs_tensors = needs_tensors
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def settled(self, *, freed: bool = True) -> list[Cycle]:
-        """The cycles with what was freed together with the garbage; without ``freed``, with everything they referred
-        to.
-        """
-        cycles = []
-        for cycle, memory in self._found:
-            kept = tuple(
-                tensor for tensor, weak in zip(cycle.tensors, memory, strict=True) if weak.release() or not freed
-            )
-            if kept or not self._needs_tensors:
-                cycles.append(replace(cycle, tensors=kept))
-        return merged(cycles)
 
 
 def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part] = ()) -> Draft:
@@ -97,25 +48,38 @@ def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part]
 
     ``parts`` are what the garbage consists of, one after the other; the question's memory keeps where their cycles are.
     """
-    reading = _Explanation(garbage, question)
-    draft = Draft([*reading.cycles()] if reading.is_enough() else [], question.kind is None)
-    if parts and question.memory is not None:
-        question.memory.parts.update(reading.parts(parts))
+    with Graph([*garbage]) as graph:
+        reading = _Explanation(graph, question)
+        try:
+            draft = Draft([*reading.cycles()] if reading.is_enough() else [], reading.storages, question)
+        except BaseException:  # that of a signal handler among them
+            if reading.storages is not None:
+                reading.storages.settle()
+            raise
+        if parts and question.memory is not None:
+            question.memory.parts.update(reading.parts(parts))
     return draft
+
+
+@dataclass(slots=True)
+class _Group:
+    """What a component keeps: the numbers of storages, the largest first, and the places of other targets."""
+
+    storages: range = range(0)
+    others: list[int] = field(default_factory=list)
 
 
 class _Explanation:
     """The working state of one explanation. It holds the garbage and must not outlive it."""
 
-    def __init__(self, garbage: Sequence[object], question: Question) -> None:
+    def __init__(self, graph: Graph, question: Question) -> None:
         self._question = question
         self._known = question.memory or Memory(question.locator)
-        self._objects = [*garbage]
-        self._places = dict(zip(map(id, self._objects), range(len(self._objects)), strict=True))
-        self._targets = self._instances(question.kind or TensorBase)
-        self._beyond = [*self._follow_cpp()] if self._targets else []
-        self._edges: list[list[int]] = []
+        self._graph, self._objects = graph, graph.objects
+        self.storages: Storages | None = None
+        #: Memory of tensors that only Python can read, by place.
         self._memory: dict[int, list[tuple[KeptTensor, StoredMemory]]] = {}
+        self._targets: list[int] = []
         self._alike: Counter[tuple[object, ...]] = Counter()
         self._first: dict[tuple[object, ...], Cycle] = {}
         self._chains: list[Chain] = []
@@ -135,35 +99,57 @@ class _Explanation:
 
     def is_enough(self) -> bool:
         """Read the storages; returns whether they are worth examining."""
-        if not self._targets:
+        kind = self._question.kind
+        found = self._graph.instances(_is_tensor_class)
+        if kind is not None:
+            self._targets = self._graph.instances(lambda cls: safe_access.derives(cls, kind))
+            found = [*{*found}.intersection(self._targets)]
+        if not (found or self._targets):
             return False
-        if self._question.kind is not None:
-            self._read_memory(self._storages())
-            return True
-        counts = self._question.counts
-        storages = [one for one in self._storages() if counts(one[1].device, one[1].address)]
-        if not storages or not self._question.enough(_totals(storage for _, storage, _ in storages)):
+        unread, followed = self._read(sorted(found))
+        beyond = [*self._follow_cpp([*followed, *self._graph.instances(is_node_type)])]
+        if kind is None:
+            unread += self._read(beyond, gradients=False)[0]
+        counts, known = self._question.counts, set[int]()
+        if unread and self.storages is not None:
+            known = {item.address for item in self.storages.items(0, self.storages.count)}
+        others = [
+            one
+            for one in self._of_python(unread)
+            if one[1].address not in known and (kind is not None or counts(one[1].device, one[1].address))
+        ]
+        totals = Counter[str]()
+        if self.storages is not None and self.storages.count:
+            totals["cpu"] = self.storages.bytes
+        for _, storage, _ in others:
+            totals[storage.device] += storage.nbytes
+        if kind is None and not (totals and self._question.enough(totals)):
             return False
-        self._read_memory(storages)
-        return bool(self._memory)
+        for place, storage, carrier in others:
+            stack = self._question.allocated(storage.device, storage.address)
+            if stack is not None or not self._question.known_only:
+                kept = KeptTensor("", "", storage.nbytes, storage.device, storage.address, stack)
+                self._memory.setdefault(place, []).append((kept, StoredMemory(carrier)))
+        return kind is not None or bool(self._memory) or "cpu" in totals
 
-    def _instances(self, *wanted: type) -> list[int]:
-        """Places of instances of some classes; each class among the objects is judged once, by its id."""
-        types_ = list(map(type, self._objects))
-        ids = list(map(id, types_))
-        classes = dict(zip(ids, types_, strict=True))
-        chosen = {
-            number
-            for number, cls in classes.items()
-            if any(safe_access.derives(cls, base) for base in wanted) or (len(wanted) > 1 and is_node_type(cls))
-        }
-        return [place for place, number in enumerate(ids) if number in chosen]
+    def _read(self, places: list[int], *, gradients: bool = True) -> tuple[list[int], list[int]]:
+        """Read what native code can; returns what Python has to read, and to follow."""
+        offset, blocks = tensors.implementation_offset(), self._question.blocks
+        if offset is None or blocks is None or not self._question.device("cpu"):
+            return places, places
+        if self.storages is None:
+            self.storages = Storages(self._graph, blocks, offset, tensors.parameter_class())
+        return self.storages.read(self._graph, places, gradients=gradients)
 
-    def _follow_cpp(self) -> Iterator[tuple[int, int]]:
-        """What tensors and autograd nodes hold through C++; objects beyond the garbage are added to the objects."""
-        places = self._places
-        limit = len(self._objects) + MOST_BEYOND
-        waiting = deque(self._instances(TensorBase, _Node))
+    def _follow_cpp(self, starts: Sequence[int]) -> Iterator[int]:
+        """Follow what tensors and autograd nodes hold through C++; objects beyond the garbage are added to the graph.
+
+        Returns the tensors among these.
+        """
+        graph = self._graph
+        limit = len(self._objects) + self._question.beyond
+        is_cut = False
+        waiting = deque(sorted(starts))
         while waiting:
             place = waiting.popleft()
             obj = self._objects[place]
@@ -171,121 +157,116 @@ class _Explanation:
             for _, _, referent in found:
                 if referent is None:
                     continue
-                target = places.get(id(referent))
-                if target is None:
+                target = graph.find(referent)
+                if target == NONE:
                     is_followed = is_tensor(referent) or is_node_type(type(referent))
                     if not is_followed or len(self._objects) >= limit:
+                        is_cut |= is_followed
                         continue
-                    target = places[id(referent)] = len(self._objects)
-                    self._objects.append(referent)
+                    target = graph.add(referent)
                     waiting.append(target)
-                    if is_tensor(referent) and self._question.kind is None:
-                        self._targets.append(target)
-                yield place, target
+                    if is_tensor(referent):
+                        yield target
+                graph.refer(place, target)
+        if is_cut:
+            self._question.cut()
 
-    def cycles(self) -> Iterator[tuple[Cycle, list[StoredMemory]]]:
-        """Every source component that keeps something, put into words."""
-        targets = self._targets if self._question.kind is not None else [*self._memory]
-        self._edges = graph.referents(self._objects, self._places, self._beyond)
-        holders = graph.reversed_edges(self._edges)
-        relevant = graph.ancestors(holders, targets)
-        found = graph.components(relevant, self._edges)
-        keeper = graph.keepers(found, self._edges)
-        groups: dict[int, list[int]] = {}
-        for target in targets:
-            groups.setdefault(keeper.get(target, NO_KEEPER), []).append(target)
-        cyclic = Counter(keeper[one[0]] for one in found if graph.is_cyclic(one, self._edges))
-        unseen = groups.pop(NO_KEEPER, None)
-        regions: dict[int, set[int]] = {place: set() for place in groups}
-        for one, place in keeper.items():
-            if place in regions:
-                regions[place].add(one)
-        for place, members in sorted(groups.items(), key=lambda pair: -self._bytes(pair[1])):
-            members.sort(key=lambda one: -self._bytes([one]))
-            inside = regions.pop(place)
-            yield self._cycle(found[place], members, inside, holders, cyclic[place] - 1, len(inside))
-        if unseen is not None:
-            kept = [pair for one in unseen for pair in self._memory.get(one, ())]
-            yield Cycle((UNSEEN,), tuple(tensor for tensor, _ in kept), UNSEEN), [memory for _, memory in kept]
-
-    def _storages(self) -> Iterator[tuple[int, Storage, object]]:
-        """The storages of all tensors on the devices that count, each once, by its first tensor."""
+    def _of_python(self, places: Sequence[int]) -> Iterator[tuple[int, Storage, object]]:
+        """The storages of some tensors on the devices that count, each once, by its first tensor."""
         seen: set[int] = set()
-        for place in self._targets if self._question.kind is None else self._instances(TensorBase):
+        for place in places:
             for storage, carrier in carried_by(self._objects[place]):
                 if storage.identity not in seen and self._question.device(storage.device):
                     seen.add(storage.identity)
                     yield place, storage, carrier
 
-    def _read_memory(self, storages: Iterable[tuple[int, Storage, object]]) -> None:
-        for place, storage, carrier in storages:
-            stack = self._question.allocated(storage.device, storage.address)
-            if stack is None and self._question.known_only:
-                continue
-            kept = KeptTensor("", "", storage.nbytes, storage.device, storage.address, stack)
-            self._memory.setdefault(place, []).append((kept, StoredMemory(carrier)))
+    def cycles(self) -> Iterator[Found]:
+        """Every source component that keeps something, put into words."""
+        graph = self._graph
+        others = self._targets if self._question.kind is not None else [*self._memory]
+        graph.search(self.storages, others)
+        groups: dict[int, _Group] = {}
+        first = 0
+        for component, last in self.storages.groups() if self.storages is not None else ():
+            groups[component], first = _Group(range(first, last)), last
+        if others and self.storages is not None:
+            known = {item.place for item in self.storages.items(0, self.storages.count)}
+            others = [one for one in others if one not in known or one in self._memory]
+        for one in others:
+            groups.setdefault(graph.keeper(one), _Group()).others.append(one)
+        unseen = groups.pop(NONE, None)
+        found = groups.items() if not others else sorted(groups.items(), key=lambda pair: -self._bytes(pair[1]))
+        for component, group in found:
+            yield self._cycle(component, group)
+        if unseen is not None:
+            kept = [pair for one in unseen.others for pair in self._memory.get(one, ())]
+            yield Found(Cycle((UNSEEN,), (), UNSEEN), [*kept], unseen.storages)
 
-    def _bytes(self, members: Sequence[int]) -> int:
-        return sum(tensor.bytes for one in members for tensor, _ in self._memory.get(one, ()))
+    def _bytes(self, group: _Group) -> int:
+        read = self._items(group.storages)
+        others = (tensor for one in group.others for tensor, _ in self._memory.get(one, ()))
+        return sum(item.bytes for item in read) + sum(tensor.bytes for tensor in others)
 
-    def _cycle(
-        self,
-        component: Sequence[int],
-        members: list[int],
-        inside: Container[int],
-        holders: graph.Edges,
-        hanging: int,
-        size: int,
-    ) -> tuple[Cycle, list[StoredMemory]]:
-        within = set(component)
-        start = graph.nearest(members[0], holders, inside, _Outer(self._objects, within))
-        if start is None:  # only dictionaries and tuples
-            start = component[0]
-        chain = self._turned(graph.shortest_cycle(start, self._edges, within))
-        objects = [self._objects[one] for one in chain]
-        pairs = [pair for one in members for pair in self._memory.get(one, ())]
-        largest = [tensor for tensor, _ in pairs[:NAMED]]
-        kind = (len(pairs), *map(_raw_key, objects), *map(_place_of, largest))
-        self._alike[kind] += 1
-        lines_known = bool(largest) and all(tensor.stack is not None for tensor in largest)
-        first = self._first.get(kind) if self._alike[kind] > MOST_ALIKE else None
+    def _items(self, numbers: range) -> list[Item]:
+        return self.storages.items(numbers.start, numbers.stop) if self.storages is not None and numbers else []
+
+    def _largest(self, group: _Group) -> tuple[list[tuple[int, KeptTensor, StoredMemory | int]], range]:
+        """The largest tensors of a group, with all that Python read, and the numbers of the others."""
+        first = group.storages[:NAMED]
+        found: list[tuple[int, KeptTensor, StoredMemory | int]] = []
+        for number, item in zip(first, self._items(first), strict=True):
+            stack = None if item.stack == NONE else self._question.stack_of(item.stack)
+            found.append((item.place, KeptTensor("", "", item.bytes, "cpu", item.address, stack), number))
+        found += [(one, *pair) for one in group.others for pair in self._memory.get(one, ())]
+        return sorted(found, key=lambda one: -one[1].bytes), group.storages[NAMED:]
+
+    def _cycle(self, component: int, group: _Group) -> Found:
+        largest, rest = self._largest(group)
+        kept = [(tensor, where) for _, tensor, where in largest]
+        heads = [tensor for _, tensor, _ in largest[:NAMED]]
+        members = [*dict.fromkeys(place for place, _, _ in largest[:NAMED])] or group.others[:1]
+        chain = self._turned(self._graph.cycle(members[0]))
         closed = _shortened([*chain, chain[0]])
+        ends = [self._objects[one] for one in closed[:-1]]
+        kind = (len(largest) + len(rest), len(chain), *map(_raw_key, ends), *map(_place_of, heads))
+        self._alike[kind] += 1
+        first = self._first.get(kind) if self._alike[kind] > MOST_ALIKE else None
         steps = [] if first is not None else hops([self._objects[one] for one in closed])
         written = first.signature if first is not None else signature(steps, self._known.origins.storing_class)
         self._chains.append(Chain(tuple(closed), written))
         named_kind = (written, *kind)
-        if first is None and lines_known:
+        if first is None and heads and all(tensor.stack is not None for tensor in heads):
             first = self._known.kinds.get(named_kind)
+        hanging = self._graph.hanging(component)
         if first is not None:
-            named = [
-                replace(tensor, name=same.name, shape=same.shape)
-                for tensor, same in zip(largest, first.tensors, strict=False)
-            ]
-            tensors = (*named, *(tensor for tensor, _ in pairs[NAMED:]))
-            return replace(first, tensors=tensors, hanging=hanging), [memory for _, memory in pairs]
+            for number, same in zip(range(len(heads)), first.tensors, strict=False):
+                tensor, where = kept[number]
+                kept[number] = replace(tensor, name=same.name, shape=same.shape), where
+            return Found(replace(first, tensors=(), hanging=hanging), kept, rest)
         holding = {id(step.holder) for step in steps}
-        starts = [one for one in chain if id(self._objects[one]) in holding]
-        paths = graph.chains(starts, self._edges, inside, members[:NAMED])
-        kept = [*self._named(members, paths, steps)]
-        tensors = tuple(tensor for tensor, _ in kept)
+        starts = [one for one in closed[:-1] if id(self._objects[one]) in holding]
+        paths = self._graph.chains(component, starts, members)
+        for number, (place, tensor, where) in enumerate(largest):
+            if place in paths:
+                kept[number] = self._named(place, tensor, paths, steps), where
+        named = tuple(tensor for tensor, _ in kept[:NAMED])
         known = self._known.known.get(written)
         if known is None:
-            known = self._known.known[written] = self._new(chain, steps, tensors, written, paths, inside, size)
-        cycle = replace(known, tensors=tensors, hanging=hanging)
+            known = self._known.known[written] = self._new(component, chain, steps, named, written, paths, group)
+        cycle = replace(known, tensors=named, hanging=hanging)
         self._first[kind] = self._known.kinds[named_kind] = cycle
-        return cycle, [memory for _, memory in kept]
+        return Found(cycle, kept, rest)
 
     def _new(
         self,
+        component: int,
         chain: Sequence[int],
         steps: Sequence[Hop],
-        tensors: tuple[KeptTensor, ...],
+        named: tuple[KeptTensor, ...],
         written: str,
         paths: Mapping[int, list[int]],
-        inside: Container[int],
-        size: int,
+        group: _Group,
     ) -> Cycle:
-        objects = [self._objects[one] for one in chain]
         words = pieces(steps)
         if len(chain) > 2 * ENDS:
             words = (
@@ -297,87 +278,85 @@ class _Explanation:
             words,
             (),
             written,
-            harness=harness_of(objects[:ENDS]),
+            harness=harness_of(self._objects[one] for one in chain[:ENDS]),
             plain=is_plain(steps),
-            diagram=self._diagram(steps, paths, inside, size, tensors) if self._question.draws else None,
-            origin=self._known.origins.of(steps, self._lines(tensors)),
+            diagram=self._diagram(component, steps, paths, named, group) if self._question.draws else None,
+            origin=self._known.origins.of(steps, self._lines(named)),
         )
 
     def _turned(self, chain: list[int]) -> list[int]:
         """The cycle from its best start; ties go to the one nearest to the tensor."""
-        place = min(range(len(chain)), key=lambda place: rank(self._objects[chain[place]]))
+        place = min(range(min(len(chain), STARTS)), key=lambda place: rank(self._objects[chain[place]]))
         return chain[place:] + chain[:place]
 
-    def _named(
-        self, members: Sequence[int], paths: Mapping[int, list[int]], steps: Sequence[Hop]
-    ) -> Iterator[tuple[KeptTensor, StoredMemory]]:
-        for one in members:
-            for kept, memory in self._memory.get(one, ()):
-                if one in paths:
-                    tensor = self._objects[one]
-                    path = hops([self._objects[place] for place in _shortened(paths[one])])
-                    name = name_along(path or [step for step in steps if step.referent is tensor][:1])
-                    yield replace(kept, name=name, shape=shape_of(tensor)), memory
-                else:
-                    yield kept, memory
+    def _named(self, place: int, kept: KeptTensor, paths: Mapping[int, list[int]], steps: Sequence[Hop]) -> KeptTensor:
+        tensor = self._object(place)
+        path = hops([self._object(one) for one in _shortened(paths[place])])
+        name = name_along(path or [step for step in steps if step.referent is tensor][:1])
+        return replace(kept, name=name, shape=shape_of(tensor))
 
-    def _lines(self, tensors: Sequence[KeptTensor]) -> Iterator[tuple[str, int]]:
+    def _object(self, place: int) -> object:
+        """The object at a place; that of a gradient is made when it is first asked for."""
+        parameter = None if self.storages is None else self.storages.parameters.get(place)
+        if parameter is not None and self._objects[place] is None:
+            with tensors.quiet():
+                self._objects[place] = tensors.grad(self._objects[parameter])
+        return self._objects[place]
+
+    def _lines(self, named: Sequence[KeptTensor]) -> Iterator[tuple[str, int]]:
         """Files of the project, with the lines in them that allocated the largest tensors, innermost first."""
         locator = self._question.locator
-        for tensor in tensors[:NAMED]:
+        for tensor in named:
             for frame in () if tensor.stack is None else tensor.stack.frames:
                 if frame.origin == "project" and frame.line:
                     yield locator.path(frame), frame.line
 
     def _diagram(
         self,
+        component: int,
         steps: Sequence[Hop],
         paths: Mapping[int, list[int]],
-        inside: Container[int],
-        size: int,
-        tensors: Sequence[KeptTensor],
+        named: Sequence[KeptTensor],
+        group: _Group,
     ) -> Diagram:
         from cudamem_testing.cycles.draw import cycle_diagram
 
+        graph = self._graph
+        sizes = {item.place: (item.bytes, "cpu", item.stack) for item in self._items(group.storages)}
+
         def is_known(obj: object) -> bool:
-            number = self._places.get(id(obj))
-            return number is not None and number in inside
+            number = graph.find(obj)
+            return number != NONE and graph.keeper(number) == component
 
         def context(obj: object) -> str | None:
             lines = []
-            for kept, _ in self._memory.get(self._places.get(id(obj), -1), ()):
-                frames = () if kept.stack is None else kept.stack.frames
-                lines += [f"{kept.bytes} bytes on {kept.device}", *map(str, frames)]
+            number = graph.find(obj)
+            kept = [(tensor.bytes, tensor.device, tensor.stack) for tensor, _ in self._memory.get(number, ())]
+            if number in sizes:
+                size, device, stack = sizes[number]
+                kept.append((size, device, None if stack == NONE else self._question.stack_of(stack)))
+            for size, device, stack in kept:
+                lines += [f"{size} bytes on {device}", *map(str, () if stack is None else stack.frames)]
             return "\n".join(lines) or None
 
         important: list[object] = []
         for path in paths.values():
-            on_path = hops([self._objects[one] for one in _shortened(path)])
+            on_path = hops([self._object(one) for one in _shortened(path)])
             important += [step.holder for step in on_path]
             important += [step.referent for step in on_path[-1:]]
-        title = f"Reference cycle: {Cycle((), tuple(tensors), '').keeps}"
-        return cycle_diagram([step.holder for step in steps], important, is_known, context, size, title)
+        keeps = Cycle((), tuple(named), "").keeps
+        return cycle_diagram(
+            [step.holder for step in steps],
+            important,
+            is_known,
+            context,
+            graph.size(component),
+            f"Reference cycle: {keeps}",
+        )
 
 
-class _Node:
-    """Represents the classes of autograd nodes, which share no base class."""
-
-
-class _Outer:
-    """Objects of a component that are more than the interpreter's inner ones."""
-
-    def __init__(self, objects: Sequence[object], component: Container[int]) -> None:
-        self._objects, self._component = objects, component
-
-    def __contains__(self, one: object) -> bool:
-        return one in self._component and rank(self._objects[one]) < INNER  # type: ignore[call-overload]
-
-
-def _totals(storages: Iterable[Storage]) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for storage in storages:
-        totals[storage.device] += storage.nbytes
-    return totals
+def _is_tensor_class(cls: type) -> bool:
+    return safe_access.derives(cls, TensorBase)
 
 
 def _shortened(chain: list[int]) -> list[int]:

@@ -12,33 +12,21 @@ import gc
 import os
 import time
 from collections.abc import Callable, Sequence
-from ctypes import PyDLL
-from functools import cache
 from gc import DEBUG_SAVEALL, get_debug
 from time import thread_time
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from cudamem_testing.cycles.native import library
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.guards.imports import import_whole
-from cudamem_testing.recorders.build import COLLECTOR_WATCH, load
 from cudamem_testing.torch_api.tensors import TensorBase, check_stored_memory, implementation_offset, parameter_class
-from cudamem_testing.unfinalized import GarbageWatch, Part
+from cudamem_testing.unfinalized import GarbageWatch, Part, Unread
 
 if TYPE_CHECKING:
-    from cudamem_testing.cycles.explain import Draft, Question
+    from cudamem_testing.cycles.draft import Draft, Question
     from cudamem_testing.cycles.memory import Memory
     from cudamem_testing.cycles.results import Cycle
-
-
-@cache
-def library() -> PyDLL:
-    """The native part of the watch, compiled if it never was.
-
-    Raises:
-        RecorderUnavailable: it cannot be built or loaded here.
-    """
-    return load(COLLECTOR_WATCH)
 
 
 _loaded: list[ModuleType] = []
@@ -81,7 +69,7 @@ class CycleWatch:
         self._tells = tell is not None
         self._counted: Callable[[], int] = int
         self._drafts: list[tuple[int, Draft, bool]] = []
-        self._found: list[tuple[int, list[Cycle]]] = []
+        self._found: list[tuple[int, Draft]] = []
         self._memory: Memory | None = None
         kinds = (TensorBase if kind is None else kind,)
         self._watch = GarbageWatch(kinds, self._look, self._gone, self._note, tell, self._recognise)
@@ -115,6 +103,14 @@ class CycleWatch:
         self._counted = functools.partial(library().cudamem_collector_counts, None, 0)
         return self._watch.counting(library(), functions, offset, parameter_class())
 
+    def has_time(self) -> None:
+        """Say that collections may take long, because no code of a test waits for them, until counting begins again."""
+        self._watch.has_time()
+
+    def unread(self) -> Unread:
+        """What was not read since counting began."""
+        return self._watch.unread()
+
     def look_at_all(self) -> None:
         """Stop counting."""
         self._watch.look_at_all()
@@ -126,7 +122,8 @@ class CycleWatch:
 
     def take(self) -> list[list[Cycle]]:
         """What each collection found since the last call, before it is text, with what was counted."""
-        found, self._found = self._found, []
+        drafts, self._found = self._found, []
+        found = [(number, cycles) for number, draft in drafts if (cycles := draft.cycles())]
         self._watch.ran = False
         counts = self._watch.counts() if self._counted() else ()
         together = [cycles for _, cycles in found] if found else []
@@ -158,8 +155,7 @@ class CycleWatch:
         return known
 
     def _gone(self) -> bool:
-        settled = [(number, draft.settled(freed=not kept)) for number, draft, kept in self._drafts]
-        found = [one for one in settled if one[1]]
+        found = [(number, draft) for number, draft, kept in self._drafts if draft.settle(freed=not kept)]
         # No signal handler may run between these: it would repeat this, or lose what was found.
         self._drafts, self._found = [], self._found + found
         return bool(found) and self._tells
@@ -172,7 +168,7 @@ class CycleWatch:
 
 def _every_tensor(root: str, kind: type | None) -> Question:
     from cudamem_testing.cycles.allocations import recorded_allocations
-    from cudamem_testing.cycles.explain import Question
+    from cudamem_testing.cycles.draft import Question
     from cudamem_testing.model.stacks import Locator
 
     return Question(Locator(root), allocated=recorded_allocations(), kind=kind)

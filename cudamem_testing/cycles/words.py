@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudamem_testing import safe_access
+from cudamem_testing.cycles.native import Towards
 from cudamem_testing.model.references import Kind, Reference
 from cudamem_testing.objects.names import RUNNING, clean, key_text, tensor_name, type_word
-from cudamem_testing.objects.references import edges, label
+from cudamem_testing.objects.references import edges_towards, label
 from cudamem_testing.objects.tensors import is_tensor
+from cudamem_testing.objects.torch_references import pairs_towards
 
 #: References that one label may span: a module, its dictionary, ``_modules``, the submodule.
 _LONGEST_SPAN = 3
@@ -55,7 +57,7 @@ def hops(chain: Sequence[object]) -> list[Hop]:
             farthest += 1
         ahead = {id(chain[place]): place for place in range(farthest, position, -1)}
         best: tuple[int, Reference] | None = None
-        for kind, detail, referent in edges(holder):
+        for kind, detail, referent in edges_towards(holder, Towards(chain[position + 1 : farthest + 1])):
             place = ahead.get(id(referent))
             if place is None or (place > position + 1 and kind in _NO_LABEL):
                 continue
@@ -96,7 +98,8 @@ def _text(step: Hop) -> str:
         return text.partition(" ")[0].lstrip(".")
     if step.reference.kind is Kind.ATTRIBUTE and text[:1] == "." and not safe_access.is_a(step.holder, type):
         name = text[1:]
-        if safe_access.get(safe_access.instance_dict(step.holder), name) is not None:
+        pairs = pairs_towards(safe_access.instance_dict(step.holder) or {}, Towards([step.referent]))
+        if any(type(key) is str and key == name for key, _ in pairs):
             return f".__dict__[{key_text(name)}]"
     return text or "(internal)"
 

@@ -200,12 +200,20 @@ class CycleKept:
 
 @dataclass(frozen=True, slots=True)
 class NotExplained:
-    """Unexplained garbage: an ``error``, ``later`` collections after ``seconds`` were used up, ``unseen`` ones."""
+    """Unexplained garbage: an ``error``, ``later`` collections after ``seconds`` were used up, ``unseen`` ones.
+
+    ``large`` collections had too many objects, and freed ``freed`` bytes; ``left`` kinds of garbage were too many at
+    once; the history of autograd in ``cut`` collections was too long.
+    """
 
     error: str | None = None
     seconds: float | None = None
     later: int = 0
     unseen: int = 0
+    large: int = 0
+    freed: int = 0
+    left: int = 0
+    cut: int = 0
 
 
 # -- out of memory, pools, the rest -----------------------------------------------------------------------

@@ -26,11 +26,10 @@ from cudamem_testing.objects import arrays
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, key_text
 from cudamem_testing.objects.tensors import is_module
-from cudamem_testing.objects.torch_references import node_edges, of_module, script_edges, tensor_edges
+from cudamem_testing.objects.torch_references import Wanted, module_edges, node_edges, pairs_towards, tensor_edges
 from cudamem_testing.torch_api import nodes, tensors
 
 _LRU_WRAPPER = type(functools.lru_cache(maxsize=1)(len))
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 def references(obj: object) -> Iterator[tuple[Reference, object]]:
@@ -54,7 +53,7 @@ def edges(obj: object) -> Iterator[Edge]:
     """``references`` before labels become text, for searches that need few of them."""
     cls = type(obj)
     seen: set[int] = set()
-    for kind, detail, referent in _named_edges(obj, cls):
+    for kind, detail, referent in _named_edges(obj, cls, None):
         if referent is not None:  # a reference to None keeps nothing alive
             seen.add(id(referent))
             yield kind, detail, referent
@@ -63,13 +62,27 @@ def edges(obj: object) -> Iterator[Edge]:
             yield _leftover(obj, cls, referent)
 
 
-def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
+def edges_towards(obj: object, wanted: Wanted) -> Iterator[Edge]:
+    """Those of ``edges`` that lead to wanted objects, without a step of Python for each entry of a large container."""
+    cls = type(obj)
+    seen: set[int] = set()
+    for kind, detail, referent in _named_edges(obj, cls, wanted):
+        if referent is not None and referent in wanted:
+            seen.add(id(referent))
+            yield kind, detail, referent
+    if not any(cls is plain for plain in (dict, list, tuple)):
+        for referent in safe_access.referents(obj):
+            if referent in wanted and id(referent) not in seen and referent is not None:
+                yield _leftover(obj, cls, referent)
+
+
+def _named_edges(obj: object, cls: type, wanted: Wanted | None) -> Iterator[Edge]:
     handled: type | None = None
     for base in safe_access.mro(cls):
         handler = _HANDLERS.get(id(base))
         if handler is not None:
             handled = base
-            yield from handler(obj)
+            yield from handler(obj) if wanted is None else _CONTAINERS.get(id(base), _whole(handler))(obj, wanted)
             break
     else:
         if safe_access.is_a(obj, tensors.TensorBase):
@@ -80,10 +93,14 @@ def _named_edges(obj: object, cls: type) -> Iterator[Edge]:
             yield from arrays.array_edges(obj)
     if any(cls is plain for plain in _WITHOUT_ATTRIBUTES):
         return
-    yield from _attributes(obj, handled)
+    yield from _attributes(obj, handled, wanted)
 
 
-def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
+def _whole(handler: Callable[[Any], Iterator[Edge]]) -> Callable[[Any, Wanted], Iterator[Edge]]:
+    return lambda obj, wanted: handler(obj)
+
+
+def _attributes(obj: object, handled: type | None, wanted: Wanted | None) -> Iterator[Edge]:
     """Slots and instance dictionary, without the fields that the class's handler has read."""
     for name, value in safe_access.slots(obj, handled):
         yield Kind.ATTRIBUTE, f".{name}", value
@@ -93,28 +110,12 @@ def _attributes(obj: object, handled: type | None) -> Iterator[Edge]:
     if namespace is None:
         return
     if is_module(obj):
-        yield from _module_tables(namespace)
+        yield from module_edges(namespace, wanted)
     wraps = safe_access.is_a(obj, tensors.TensorBase) and tensors.wraps_tensors(type(obj))
-    for name, value in safe_access.items(namespace):
+    for name, value in pairs_towards(namespace, wanted):
         kind = Kind.STORAGE if wraps and safe_access.is_a(value, tensors.TensorBase) else Kind.ATTRIBUTE
         yield kind, f".{name}" if type(name) is str else f".__dict__[{key_text(name)}]", value
     yield Kind.INTERNAL, ".__dict__", namespace
-
-
-def _module_tables(namespace: dict[str, Any]) -> Iterator[Edge]:
-    """Parameters, buffers and submodules as ``model.layer`` or ``model[0]``, not as items of hidden tables."""
-    yield from script_edges(safe_access.get(namespace, "_c"))
-    for table_name in _MODULE_TABLES:
-        table = safe_access.get(namespace, table_name)
-        if not safe_access.is_a(table, dict):
-            continue
-        for name, value in safe_access.items(table):
-            if value is not None and type(name) is str:
-                yield Kind.SUBMODULE, of_module(name), value
-    for table_name, table in safe_access.items(namespace):
-        if type(table_name) is str and table_name.endswith("_hooks") and safe_access.is_a(table, dict):
-            for number, hook in safe_access.items(table):
-                yield Kind.HOOK, number, hook
 
 
 def _leftover(obj: object, cls: type, referent: object) -> Edge:
@@ -125,12 +126,17 @@ def _leftover(obj: object, cls: type, referent: object) -> Edge:
     return Kind.OTHER, "(internal)", referent
 
 
-def _dict(obj: Any) -> Iterator[Edge]:
-    pairs = safe_access.items(obj)
+def _dict(obj: Any, wanted: Wanted | None = None) -> Iterator[Edge]:
+    pairs = safe_access.items(obj) if wanted is None else [*wanted.pairs(obj)]
     for key, value in pairs:
         yield Kind.ITEM, key, value
     for key, _ in pairs:
         yield Kind.KEY, key, key
+
+
+def _list_towards(obj: Any, wanted: Wanted) -> Iterator[Edge]:
+    for position, value in wanted.pairs(obj):
+        yield Kind.ITEM, position, value
 
 
 def _sequence(base: Any) -> Callable[[Any], Iterator[Edge]]:
@@ -141,7 +147,7 @@ def _sequence(base: Any) -> Callable[[Any], Iterator[Edge]]:
     return handler
 
 
-def _tuple(obj: Any) -> Iterator[Edge]:
+def _tuple(obj: Any, wanted: Wanted | None = None) -> Iterator[Edge]:
     fields: Any = ()
     for cls in safe_access.mro(type(obj)):
         namespace = safe_access.class_dict(cls)
@@ -149,7 +155,7 @@ def _tuple(obj: Any) -> Iterator[Edge]:
         if cls is not tuple and type(found) is tuple:
             fields = found
             break
-    for position, value in enumerate(tuple.__iter__(obj)):
+    for position, value in enumerate(tuple.__iter__(obj)) if wanted is None else wanted.pairs(obj):
         if position < len(fields) and type(fields[position]) is str:
             yield Kind.ATTRIBUTE, f".{fields[position]}", value
         else:
@@ -399,4 +405,10 @@ _HANDLERS: dict[int, Callable[[Any], Iterator[Edge]]] = {
     id(staticmethod): _contained("__func__"),
     **{id(base): _sequence(base) for base in _SEQUENCES},
     **{id(base): _set(base) for base in _SETS},
+}
+#: The same for references to a few objects.
+_CONTAINERS: dict[int, Callable[[Any, Wanted], Iterator[Edge]]] = {
+    id(dict): _dict,
+    id(list): _list_towards,
+    id(tuple): _tuple,
 }

@@ -6,13 +6,36 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 from cudamem_testing import safe_access
 from cudamem_testing.model.references import Edge, Kind
 from cudamem_testing.objects.names import key_text
 from cudamem_testing.torch_api import nodes, tensors
+
+#: Entries of a dictionary from which on it is not read one by one for a few of them.
+_LARGE = 64
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class Wanted(Protocol):
+    """Some objects that references are searched to."""
+
+    def __contains__(self, obj: object) -> bool:
+        """Whether it is one of them."""
+        ...
+
+    def pairs(self, container: object) -> Iterable[tuple[Any, Any]]:
+        """Keys and values of a dictionary of which one is wanted; of a list or tuple, positions and values."""
+        ...
+
+
+def pairs_towards(table: object, wanted: Wanted | None) -> Iterable[tuple[Any, Any]]:
+    """The entries of a dictionary, without a step of Python for each entry of a large one if a few are wanted."""
+    if wanted is None or dict.__len__(table) < _LARGE:  # type: ignore[arg-type]
+        return safe_access.items(table)
+    return wanted.pairs(table)
 
 
 def of_module(*names: str) -> str:
@@ -24,6 +47,24 @@ def script_edges(script: object) -> Iterator[Edge]:
     """Parameters and buffers of a TorchScript module, which C++ holds; empty for other objects."""
     for names, value in tensors.scripted(script):
         yield Kind.SUBMODULE, of_module(*names), value
+
+
+def module_edges(namespace: dict[str, Any], wanted: Wanted | None) -> Iterator[Edge]:
+    """Parameters, buffers and submodules in a module's namespace as ``model.layer`` or ``model[0]``, not as items of
+    hidden tables.
+    """
+    yield from script_edges(safe_access.get(namespace, "_c"))
+    for table_name in _MODULE_TABLES:
+        table = safe_access.get(namespace, table_name)
+        if not safe_access.is_a(table, dict):
+            continue
+        for name, value in pairs_towards(table, wanted):
+            if value is not None and type(name) is str and (wanted is None or value in wanted):
+                yield Kind.SUBMODULE, of_module(name), value
+    for table_name, table in safe_access.items(namespace):
+        if type(table_name) is str and table_name.endswith("_hooks") and safe_access.is_a(table, dict):
+            for number, hook in pairs_towards(table, wanted):
+                yield Kind.HOOK, number, hook
 
 
 def tensor_edges(obj: Any) -> Iterator[Edge]:

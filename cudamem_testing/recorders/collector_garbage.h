@@ -10,13 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "collector_graph.h"
 #include "collector_python.h"
 
-// Finds the objects in the mark's list beside it. Returns false if the list is not as expected.
-inline bool read_list(Object* mark, std::vector<Object*>* found) {
+// Finds the objects in the mark's list beside it, until there are more than `most`. Returns false if the list is not as
+// expected.
+inline bool read_list(Object* mark, size_t most, std::vector<Object*>* found) {
   const uintptr_t start = reinterpret_cast<uintptr_t>(link_of(mark));
   uintptr_t last = start;
-  for (uintptr_t at = link_of(mark)->after & ~kFlags; at != start;) {
+  for (uintptr_t at = link_of(mark)->after & ~kFlags; at != start && found->size() <= most;) {
     const Link* link = reinterpret_cast<const Link*>(at);
     if ((link->before & ~kFlags) != last) {
       found->clear();
@@ -75,26 +77,26 @@ class Garbage {
  public:
   struct Class {
     bool wanted, managed;
-    Traverse traverse;
     uint64_t kind;  // distinguishes classes while they exist
   };
 
   Garbage(std::vector<Object*> objects, Object* wanted)
-      : objects_(std::move(objects)), listed_(objects_.size()), wanted_(wanted) {}
+      : graph_(std::move(objects)), listed_(graph_.objects().size()), wanted_(wanted) {}
+
+  // Reads what the garbage refers to. Objects that this collection did not visit, because they are of an older generation
+  // or frozen, are garbage if all counted references to them come from garbage.
+  void read() { graph_.read(&outside, this); }
 
   bool has_wanted() {
-    for (Object* object : objects_) {
-      if (class_of(object).wanted) return true;
+    for (uint32_t number = 0; number < graph_.classes().size(); ++number) {
+      if (of_class(number).wanted) return true;
     }
     return false;
   }
 
-  // An object is garbage if all counted references to it come from garbage.
-  void add_older() {
-    for (size_t i = 0; i < objects_.size(); ++i) traverse(objects_[i], &visit, this);
-  }
-
-  const std::vector<Object*>& objects() const { return objects_; }
+  Graph& graph() { return graph_; }
+  const std::vector<Object*>& objects() const { return graph_.objects(); }
+  const Class& class_at(size_t place) { return of_class(graph_.types()[place]); }
 
   // A dictionary, and the index of the instance that has its values.
   struct Made {
@@ -108,16 +110,12 @@ class Garbage {
   // of them that were added since the last call.
   const std::vector<Made>& adopt(Object* mark, const Values& values) {
     made_.clear();
-    adopting_ = true;
     for (owner_ = 0; owner_ < listed_; ++owner_) {
-      Object* const object = objects_[owner_];
-      const Class& cls = class_of(object);
-      if (cls.managed && cls.traverse) cls.traverse(object, &visit, this);
+      if (class_at(owner_).managed) graph_.traverse(static_cast<uint32_t>(owner_), &visit, this);
     }
-    adopting_ = false;
     const auto is_restored = [&](const Made& one) {
-      if (!values.restore(objects_[one.owner], one.dictionary)) return false;
-      older_.erase(one.dictionary);
+      if (!values.restore(objects()[one.owner], one.dictionary)) return false;
+      adopted_.erase(one.dictionary);
       return true;
     };
     made_.erase(std::remove_if(made_.begin(), made_.end(), is_restored), made_.end());
@@ -135,119 +133,127 @@ class Garbage {
     return made_;
   }
 
-  // Determined once for each collection: another class may have this address later.
-  const Class& class_of(Object* object) {
-    Object* const type = object->type;
-    if (type == last_type_) return *last_;
-    auto found = classes_.find(type);
-    if (found == classes_.end()) {
-      Class cls = {};
-      const unsigned long flags = PyType_GetFlags(type);
-      cls.managed = (flags & kManagedDict) && (flags & kHeapType);
-      for (ssize_t i = 0, size = PyTuple_Size(wanted_); i < size; ++i) {
-        cls.wanted = cls.wanted || PyType_IsSubtype(type, PyTuple_GetItem(wanted_, i));
-      }
-      if (flags & kCollected) cls.traverse = reinterpret_cast<Traverse>(PyType_GetSlot(type, kTraverse));
-      cls.kind = reinterpret_cast<uintptr_t>(type) ^ std::hash<std::string_view>()(type_name(type));
-      found = classes_.emplace(type, cls).first;
-    }
-    last_type_ = type;
-    last_ = &found->second;
-    return *last_;
-  }
-
   // What objects of one kind have in common: their class, or the code of functions and bound methods.
-  uint64_t kind_of(Object* object) {
-    const uint64_t kind = class_of(object).kind;
+  uint64_t kind_at(size_t place) {
+    const uint64_t kind = class_at(place).kind;
+    Object* const object = objects()[place];
     Object* const function = object->type == &PyMethod_Type ? PyMethod_Function(object) : object;
     if (function->type != &PyFunction_Type) return kind;
     Object* const code = PyFunction_GetCode(function);
     const uint64_t line = static_cast<uint64_t>(PyCode_Addr2Line(code, -1));  // other code may have this address later
     return kind ^ reinterpret_cast<uintptr_t>(code) << 1 ^ line << 48;
   }
-
-  void traverse(Object* object, Visit visit, void* argument) {
-    // A module may refer to freed objects (_asyncio of CPython 3.12); its namespace is a separate object.
-    const Class& cls = class_of(object);
-    if (cls.traverse && object->type != &PyModule_Type) cls.traverse(object, visit, argument);
+  // Whether objects of a class are of one kind.
+  bool is_alike(uint32_t number) const {
+    Object* const type = graph_.classes()[number];
+    return type != &PyMethod_Type && type != &PyFunction_Type;
   }
 
  private:
+  // Determined once for each collection: another class may have this address later.
+  const Class& of_class(uint32_t number) {
+    while (classes_.size() <= number) {
+      Object* const type = graph_.classes()[classes_.size()];
+      Class cls = {};
+      const unsigned long flags = PyType_GetFlags(type);
+      cls.managed = (flags & kManagedDict) && (flags & kHeapType);
+      for (ssize_t i = 0, size = PyTuple_Size(wanted_); i < size; ++i) {
+        cls.wanted = cls.wanted || PyType_IsSubtype(type, PyTuple_GetItem(wanted_, i));
+      }
+      cls.kind = reinterpret_cast<uintptr_t>(type) ^ std::hash<std::string_view>()(type_name(type));
+      classes_.push_back(cls);
+    }
+    return classes_[number];
+  }
+
+  static bool is_outside(Object* object) {
+    const unsigned long flags = PyType_GetFlags(object->type);
+    return (flags & kCollected) && !(flags & kIsType) && !(link_of(object)->before & kGarbage);
+  }
+
+  static void outside(void* self, uint32_t holder, Object* object) {
+    if (is_outside(object)) static_cast<Garbage*>(self)->met(holder, object);
+  }
+
+  // The references to an object beyond the list are read again when all of them are known.
+  void met(uint32_t holder, Object* object) {
+    std::vector<uint32_t>& holders = outside_[object];
+    holders.push_back(holder);
+    if (holders.size() != references_to(object) || !PyObject_GC_IsTracked(object)) return;
+    const uint32_t added = graph_.add(object);
+    for (uint32_t one : holders) graph_.refer(one, added);
+    outside_.erase(object);
+  }
+
   static int visit(Object* object, void* self) {
-    static_cast<Garbage*>(self)->met(object);
+    static_cast<Garbage*>(self)->found_dictionary(object);
     return 0;
   }
 
-  void met(Object* object) {
-    const unsigned long flags = PyType_GetFlags(object->type);
-    if (!(flags & kCollected) || (flags & kIsType) || (link_of(object)->before & kGarbage)) return;
-    if (older_.count(object)) return;
-    if (adopting_) {
-      if (object->type == &PyDict_Type && references_to(object) == 1 && PyObject_GC_IsTracked(object)) {
-        older_.insert(object);
-        made_.push_back({object, owner_});
-      }
-      return;
-    }
-    if (++outside_[object] == references_to(object) && PyObject_GC_IsTracked(object)) {
-      older_.insert(object);
-      objects_.push_back(object);
-    }
+  void found_dictionary(Object* object) {
+    if (object->type != &PyDict_Type || references_to(object) != 1 || !is_outside(object)) return;
+    if (graph_.find(object) != Graph::kNone || !PyObject_GC_IsTracked(object)) return;
+    if (adopted_.insert(object).second) made_.push_back({object, owner_});
   }
 
-  std::vector<Object*> objects_;
+  Graph graph_;
+  const size_t listed_;  // those in the collector's list come first
+  Object* const wanted_;
+  std::vector<Class> classes_;
   std::vector<Made> made_;
   size_t owner_ = 0;
-  const size_t listed_;                       // those in the collector's list come first
-  Object* const wanted_;
-  std::unordered_map<Object*, Class> classes_;
-  std::unordered_set<Object*> older_;
-  std::unordered_map<Object*, uint32_t> outside_;
-  Object* last_type_ = nullptr;
-  const Class* last_ = nullptr;
-  bool adopting_ = false;
+  std::unordered_set<Object*> adopted_;
+  std::unordered_map<Object*, std::vector<uint32_t>> outside_;  // who holds objects beyond the list
 };
 
-// Finds the part of the garbage to which each object belongs: parts have no references to each other. References of
+// The parts of the garbage, in the order of their first objects: they have no references to each other. References of
 // objects to their classes do not count, else all instances of a class that is garbage would be one part.
 // (Disjoint sets with path halving: Tarjan and van Leeuwen, 1984.)
 class Parts {
  public:
   explicit Parts(Garbage& garbage) {
-    const std::vector<Object*>& objects = garbage.objects();
-    places_.reserve(objects.size());
-    parents_.resize(objects.size());
-    for (size_t i = 0; i < objects.size(); ++i) {
-      places_.emplace(objects[i], i);
-      parents_[i] = i;
+    const Graph& graph = garbage.graph();
+    const std::vector<Object*>& objects = graph.objects();
+    const uint32_t size = static_cast<uint32_t>(objects.size());
+    parents_.resize(size);
+    for (uint32_t i = 0; i < size; ++i) parents_[i] = i;
+    for (uint32_t i = 0; i < size; ++i) {
+      for (const uint32_t* held = graph.held_by(i); held != graph.held_by(i + 1); ++held) join(objects, i, *held);
     }
-    for (current_ = 0; current_ < objects.size(); ++current_) {
-      type_ = objects[current_]->type;
-      garbage.traverse(objects[current_], &visit, this);
+    for (const Graph::Pair& one : graph.given()) join(objects, one.first, one.second);
+    numbers_.resize(size);
+    for (uint32_t i = 0; i < size; ++i) {
+      const uint32_t first = root(i);
+      numbers_[i] = first == i ? count_++ : numbers_[first];
     }
+    starts_.assign(count_ + 1, 0);
+    for (uint32_t i = 0; i < size; ++i) ++starts_[numbers_[i] + 1];
+    for (uint32_t part = 0; part < count_; ++part) starts_[part + 1] += starts_[part];
+    std::vector<uint32_t> next(starts_.begin(), starts_.end());
+    members_.resize(size);
+    for (uint32_t i = 0; i < size; ++i) members_[next[numbers_[i]]++] = i;
   }
 
-  size_t of(size_t place) {
+  uint32_t count() const { return count_; }
+  // The part of an object.
+  uint32_t of(size_t place) const { return numbers_[place]; }
+  // The objects of a part, in ascending order.
+  const uint32_t* begin_of(uint32_t part) const { return members_.data() + starts_[part]; }
+  const uint32_t* end_of(uint32_t part) const { return members_.data() + starts_[part + 1]; }
+
+ private:
+  uint32_t root(uint32_t place) {
     while (parents_[place] != place) place = parents_[place] = parents_[parents_[place]];
     return place;
   }
 
- private:
-  static int visit(Object* object, void* self) {
-    static_cast<Parts*>(self)->join(object);
-    return 0;
-  }
-
-  void join(Object* object) {
-    if (object == type_) return;
-    const auto found = places_.find(object);
-    if (found == places_.end()) return;
-    const size_t one = of(current_), other = of(found->second);
+  // The root of a part is its first object.
+  void join(const std::vector<Object*>& objects, uint32_t holder, uint32_t held) {
+    if (objects[held] == objects[holder]->type) return;
+    const uint32_t one = root(holder), other = root(held);
     if (one != other) parents_[one < other ? other : one] = one < other ? one : other;
   }
 
-  std::unordered_map<Object*, size_t> places_;
-  std::vector<size_t> parents_;
-  size_t current_ = 0;
-  Object* type_ = nullptr;
+  std::vector<uint32_t> parents_, numbers_, starts_, members_;
+  uint32_t count_ = 0;
 };

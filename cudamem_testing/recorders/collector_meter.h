@@ -62,26 +62,24 @@ class Meter {
     limit_ = limit;
   }
 
-  // Chooses the objects of a collection to show.
-  std::vector<Object*> choose(Garbage& garbage, uint64_t collection, const Recognise& recognise) {
+  // Chooses the objects of a collection to show: not too many, unless it has time.
+  std::vector<Object*> choose(Garbage& garbage, uint64_t collection, bool has_time, const Recognise& recognise) {
     collection_ = collection;
     forget();
     seen_.clear();
-    const std::vector<Object*>& objects = garbage.objects();
+    const size_t size = garbage.objects().size();
     std::vector<Held> held;
     std::vector<Opaque> opaque;
-    for (size_t place = 0; place < objects.size(); ++place) {
-      if (!garbage.class_of(objects[place]).wanted) continue;
-      const Memory memory = read(objects[place], place, &held);
+    for (size_t place = 0; place < size; ++place) {
+      if (!garbage.class_at(place).wanted) continue;
+      const Memory memory = read(garbage.objects()[place], place, &held);
       if (memory != Memory::kRead) opaque.push_back({place, memory == Memory::kSaved});
     }
     uint64_t bytes = 0;
     for (const Held& one : held) bytes += one.block.size;
     if (held.empty() && opaque.empty()) return {};
     const auto is_plain = [this](const Held& one) { return known_.count(one.kind) && !shared_.count(one.kind); };
-    const auto is_known = [&](Object* one) { return known_.count(garbage.kind_of(one)) > 0; };
-    if (opaque.empty() && std::all_of(held.begin(), held.end(), is_plain) &&
-        std::all_of(objects.begin(), objects.end(), is_known)) {
+    if (opaque.empty() && std::all_of(held.begin(), held.end(), is_plain) && is_known(garbage)) {
       counted_ = std::move(held);
       return {};
     }
@@ -94,8 +92,22 @@ class Meter {
       before_ = live().bytes;
       return {};
     }
-    return choose_parts(garbage, held, opaque, recognise);
+    return choose_parts(garbage, held, opaque, has_time, recognise);
   }
+
+  // A collection has more objects than are read.
+  void pass_over(uint64_t collection) {
+    collection_ = collection;
+    forget();
+    before_ = live().bytes;
+    is_large_ = true;
+  }
+
+  // Collections that had too many objects, the bytes that they freed, and parts that were left unread in others.
+  struct Unread {
+    uint64_t collections, bytes, parts;
+  };
+  const Unread& unread() const { return unread_; }
 
   // The parts that `choose` chose last.
   const std::vector<Part>& parts() const { return chosen_; }
@@ -107,7 +119,7 @@ class Meter {
     return bytes;
   }
 
-  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_; }
+  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_ || is_large_; }
 
   // A collection has ended; `looked` is whether the chosen objects were read.
   void finish(bool looked) {
@@ -118,7 +130,10 @@ class Meter {
       keep();
     }
     const Live now = before_ > 0 || saved_part_ ? live() : Live{};
-    small += before_ > now.bytes ? before_ - now.bytes : 0;
+    const uint64_t freed = before_ > now.bytes ? before_ - now.bytes : 0;
+    small += freed;
+    unread_.collections += is_large_;
+    unread_.bytes += is_large_ ? freed : 0;
     Live rest = {saved_before_.bytes - std::min(saved_before_.bytes, now.bytes),
                  saved_before_.blocks - std::min(saved_before_.blocks, now.blocks)};
     for (const Held& one : shown_) rest.take(is_gone(one) ? one.block.size : 0);
@@ -137,7 +152,8 @@ class Meter {
     for (const Freed& one : freed_) {
       auto shown = shown_for_.find(one.kind ^ one.part);
       if (shown == shown_for_.end()) shown = shown_for_.find(one.kind);
-      const Place place = shown == shown_for_.end() ? Place{} : shown->second.place;
+      const bool is_shown = one.part != kLeft && shown != shown_for_.end();
+      const Place place = is_shown ? shown->second.place : Place{};
       found.push_back({one.collection, one.size, one.blocks, place.collection, place.address, one.kind == 0});
     }
     return found;
@@ -184,7 +200,8 @@ class Meter {
     bool is_saved, is_unknown, is_fresh;
   };
   static constexpr size_t kMostParts = 4096;  // the most parts that stay known
-  static constexpr uint64_t kSaves = 0x5A7ED;
+  static constexpr size_t kMostNew = 8;      // the most parts of a collection that are shown if there is little time
+  static constexpr uint64_t kSaves = 0x5A7ED, kLeft = 1;
 
   static uint64_t mixed(uint64_t value) { return (value ^ value >> 29) * 0x9E3779B97F4A7C15ull; }
 
@@ -196,7 +213,7 @@ class Meter {
     chosen_.clear();
     saved_before_ = {};
     saved_part_ = before_ = 0;
-    below_ = false;
+    below_ = is_large_ = false;
   }
 
   // The owner's live memory.
@@ -236,30 +253,51 @@ class Meter {
     return true;
   }
 
+  // Whether all kinds of objects were shown before.
+  bool is_known(Garbage& garbage) {
+    std::vector<int8_t> known(garbage.graph().classes().size(), -1);
+    for (size_t place = 0; place < garbage.objects().size(); ++place) {
+      const uint32_t number = garbage.graph().types()[place];
+      if (known[number] > 0) continue;
+      if (!known_.count(garbage.kind_at(place))) return false;
+      known[number] = garbage.is_alike(number);
+    }
+    return true;
+  }
+
   std::vector<Object*> choose_parts(Garbage& garbage, std::vector<Held>& held, const std::vector<Opaque>& opaque,
-                                    const Recognise& recognise) {
+                                    bool has_time, const Recognise& recognise) {
     const std::vector<Object*>& objects = garbage.objects();
-    Parts parts(garbage);
-    std::vector<std::vector<size_t>> members(objects.size());
-    std::vector<std::vector<Held*>> blocks(objects.size());
-    std::vector<std::vector<Opaque>> opaque_of(objects.size());
-    for (size_t place = 0; place < objects.size(); ++place) members[parts.of(place)].push_back(place);
+    const Parts parts(garbage);
+    std::vector<std::vector<Held*>> blocks(parts.count());
+    std::vector<std::vector<Opaque>> opaque_of(parts.count());
     for (Held& one : held) blocks[parts.of(one.place)].push_back(&one);
     for (const Opaque& one : opaque) opaque_of[parts.of(one.place)].push_back(one);
-    std::vector<size_t> all;
+    std::vector<uint32_t> all;
     std::vector<Garbage::Made> made;
-    for (size_t part = 0; part < objects.size(); ++part) {
+    std::vector<size_t> left;
+    size_t shown = 0;
+    for (uint32_t part = 0; part < parts.count(); ++part) {
       if (blocks[part].empty() && opaque_of[part].empty()) continue;
       all.push_back(part);
-      described_.push_back(describe(garbage, members[part], blocks[part], opaque_of[part]));
+      described_.push_back(describe(garbage, parts, part, blocks[part], opaque_of[part]));
       Described& one = described_.back();
-      if (one.is_fresh && !one.is_unknown && recognises(one, garbage, members[part], recognise, &made)) {
+      if (one.is_fresh && !one.is_unknown && recognises(one, garbage, parts, part, recognise, &made)) one.is_fresh = false;
+      if (one.is_fresh && !has_time && shown == kMostNew) {
         one.is_fresh = false;
+        left.push_back(all.size() - 1);
+      } else if (one.is_fresh) {
+        ++shown;
+        candidates_.insert(one.kinds.begin(), one.kinds.end());
       }
-      if (one.is_fresh) candidates_.insert(one.kinds.begin(), one.kinds.end());
     }
     choose_saved();
-    std::vector<std::vector<Object*>> dictionaries(objects.size());
+    for (size_t place : left) {
+      described_[place].is_fresh = false;
+      described_[place].part = kLeft;
+    }
+    unread_.parts += left.size();
+    std::vector<std::vector<Object*>> dictionaries(made.empty() ? 0 : parts.count());
     for (const Garbage::Made& one : made) dictionaries[parts.of(one.owner)].push_back(one.dictionary);
     std::vector<Object*> chosen;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -270,25 +308,49 @@ class Meter {
         (one.is_fresh ? shown_ : counted_).push_back(*block);
       }
       if (!one.is_fresh) continue;
-      const std::vector<Object*>& more = dictionaries[all[i]];
-      chosen_.push_back({one.is_unknown ? 0 : one.fingerprint, members[all[i]].size() + more.size()});
-      for (size_t place : members[all[i]]) chosen.push_back(objects[place]);
-      chosen.insert(chosen.end(), more.begin(), more.end());
+      for (const uint32_t* at = parts.begin_of(all[i]); at != parts.end_of(all[i]); ++at) chosen.push_back(objects[*at]);
+      size_t count = static_cast<size_t>(parts.end_of(all[i]) - parts.begin_of(all[i]));
+      if (!made.empty()) {
+        const std::vector<Object*>& more = dictionaries[all[i]];
+        chosen.insert(chosen.end(), more.begin(), more.end());
+        count += more.size();
+      }
+      chosen_.push_back({one.is_unknown ? 0 : one.fingerprint, count});
     }
     return chosen;
   }
 
-  Described describe(Garbage& garbage, const std::vector<size_t>& members, const std::vector<Held*>& blocks,
+  Described describe(Garbage& garbage, const Parts& parts, uint32_t part, const std::vector<Held*>& blocks,
                      const std::vector<Opaque>& opaque) {
-    Described found = {members.size(), 1, {}, false, false, false};
-    for (size_t place : members) found.kinds.push_back(garbage.kind_of(garbage.objects()[place]));
-    for (const Held* one : blocks) found.kinds.push_back(one->kind);
+    Described found = {static_cast<uint64_t>(parts.end_of(part) - parts.begin_of(part)), 1, {}, false, false, false};
+    std::vector<uint32_t> classes;
+    counts_.resize(garbage.graph().classes().size());
+    kinds_.resize(counts_.size());
+    for (const uint32_t* at = parts.begin_of(part); at != parts.end_of(part); ++at) {
+      const uint32_t number = garbage.graph().types()[*at];
+      if (!garbage.is_alike(number)) {
+        found.kinds.push_back(garbage.kind_at(*at));
+        found.fingerprint += mixed(found.kinds.back());
+      } else if (!counts_[number]++) {
+        classes.push_back(number);
+        kinds_[number] = garbage.kind_at(*at);
+      }
+    }
+    for (uint32_t number : classes) {
+      found.kinds.push_back(kinds_[number]);
+      found.fingerprint += counts_[number] * mixed(kinds_[number]);
+      counts_[number] = 0;
+    }
+    for (const Held* one : blocks) {
+      found.kinds.push_back(one->kind);
+      found.fingerprint += mixed(one->kind);
+    }
     for (const Opaque& one : opaque) {
       found.is_saved = found.is_saved || one.is_saved;
       found.is_unknown = found.is_unknown || !one.is_saved;
-      found.kinds.push_back(mixed(garbage.kind_of(garbage.objects()[one.place]) ^ kSaves));
+      found.kinds.push_back(mixed(garbage.kind_at(one.place) ^ kSaves));
+      found.fingerprint += mixed(found.kinds.back());
     }
-    for (uint64_t kind : found.kinds) found.fingerprint += mixed(kind);
     std::sort(found.kinds.begin(), found.kinds.end());
     found.kinds.erase(std::unique(found.kinds.begin(), found.kinds.end()), found.kinds.end());
     for (uint64_t kind : found.kinds) found.part = mixed(found.part ^ kind);
@@ -298,12 +360,12 @@ class Meter {
   }
 
   // Whether a part was shown before `begin`; it is known from now on then.
-  bool recognises(const Described& one, const Garbage& garbage, const std::vector<size_t>& members,
+  bool recognises(const Described& one, const Garbage& garbage, const Parts& parts, uint32_t part,
                   const Recognise& recognise, std::vector<Garbage::Made>* made) {
     const auto found = parts_.find(one.fingerprint);
     if (found == parts_.end() || found->second.kinds != one.kinds) return false;
     std::vector<Object*> objects;
-    for (size_t place : members) objects.push_back(garbage.objects()[place]);
+    for (const uint32_t* at = parts.begin_of(part); at != parts.end_of(part); ++at) objects.push_back(garbage.objects()[*at]);
     if (!recognise(one.fingerprint, objects, made)) return false;
     const Known& known = found->second;
     known_.insert(known.kinds.begin(), known.kinds.end());
@@ -366,6 +428,10 @@ class Meter {
 
   BlockAt block_at_ = nullptr;
   Totals totals_ = nullptr;
+  bool is_large_ = false;  // whether a collection has too many objects
+  Unread unread_ = {};
+  std::vector<uint32_t> counts_;  // of a part's objects by class, zeros in between; and the kinds of these classes
+  std::vector<uint64_t> kinds_;
   bool below_ = false;   // whether the known memory of a collection is below the limit
   uint64_t before_ = 0;  // bytes of the owner before a collection about which nothing else is known
   uint32_t owner_ = 0, impl_offset_ = 0;

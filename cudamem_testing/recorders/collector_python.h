@@ -54,6 +54,7 @@ Object* PyObject_CallMethod(Object*, const char*, const char*, ...);
 Object* PyObject_GetAttrString(Object*, const char*);
 int PyObject_SetAttrString(Object*, const char*, Object*);
 int PyObject_IsTrue(Object*);
+Object* PyModule_GetDict(Object*);
 int PyObject_GC_IsTracked(Object*);
 void PyObject_GC_UnTrack(void*);
 Object* PyVectorcall_Call(Object*, Object*, Object*);
@@ -74,6 +75,7 @@ int PyList_SetItem(Object*, ssize_t, Object*);
 int PyList_Append(Object*, Object*);
 int PyList_SetSlice(Object*, ssize_t, ssize_t, Object*);
 Object* PyDict_GetItem(Object*, Object*);
+int PyDict_Next(Object*, ssize_t*, Object**, Object**);
 int PyDict_SetItem(Object*, Object*, Object*);
 int PyDict_DelItem(Object*, Object*);
 Object* PyTuple_GetItem(Object*, ssize_t);
@@ -83,6 +85,7 @@ long PyLong_AsLong(Object*);
 Object* PyLong_FromUnsignedLongLong(unsigned long long);
 const char* PyUnicode_AsUTF8AndSize(Object*, ssize_t*);
 Object* PyUnicode_FromString(const char*);
+Object* PyBytes_FromStringAndSize(const char*, ssize_t);
 int PyGC_Enable();
 int PyGC_Disable();
 void PyErr_Fetch(Object**, Object**, Object**);
@@ -107,7 +110,7 @@ __attribute__((weak)) void PyThreadState_LeaveTracing(void*);
 // typeslots.h, object.h and structmember.h
 constexpr int kCall = 50, kTraverse = 71, kMembers = 72, kSizeMember = 19, kReadOnly = 1;
 constexpr unsigned long kHeapType = 1ul << 9, kHasVectorcall = 1ul << 11, kCollected = 1ul << 14, kVersionTag = 1ul << 18;
-constexpr unsigned long kManagedDict = 1ul << 4, kIsType = 1ul << 31;
+constexpr unsigned long kManagedDict = 1ul << 4, kIsList = 1ul << 25, kIsDict = 1ul << 29, kIsType = 1ul << 31;
 // methodobject.h
 constexpr int kKeywords = 2, kFastCall = 0x80;
 // Flags in the links of the collector's list; the last one marks garbage during a collection.

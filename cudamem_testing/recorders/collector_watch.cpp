@@ -25,6 +25,7 @@
 #include "collector_meter.h"
 #include "collector_others.h"
 #include "collector_python.h"
+#include "collector_reading.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -32,6 +33,8 @@ namespace {
 
 // How deep the calls of a look may nest, and how often it is repeated after a signal handler interrupted it.
 constexpr int kRoom = 400, kAttempts = 5;
+// How many objects of a collection are read if there is little time: it takes about 10 ms.
+constexpr size_t kMostObjects = 40'000;
 
 struct Raised {
   Object *type, *value, *trace;
@@ -43,7 +46,7 @@ struct Callable {
 };
 
 struct State {
-  Object *mark_class, *watches, *wanted, *callbacks, *get_count, *get_freeze_count, *get_stats, *failure, *genuine;
+  Object *mark_class, *watches, *wanted, *callbacks, *get_stats, *failure, *genuine;
   Object* number;                             // the key for the number of collections in the result of `get_stats`
   int64_t told;                               // what `collections` returned last
   unsigned long main_thread;
@@ -56,6 +59,7 @@ struct State {
   std::deque<Raised> raised;                  // errors of signal handlers
   Meter meter;                                // belongs to one of the watches
   bool metered;                               // whether it has read what it was shown
+  bool has_time;                              // a collection may take long
   uint64_t seen;
   bool ending;
 };
@@ -261,21 +265,6 @@ void break_mark() {
   PyErr_Clear();
 }
 
-// Whether a collection skips objects: those of older generations, which the counters show, or frozen ones.
-bool is_partial() {
-  bool partial = true;
-  Object* counts = PyObject_CallNoArgs(state.get_count);
-  Object* frozen = PyObject_CallNoArgs(state.get_freeze_count);
-  if (counts && frozen) {
-    partial = PyLong_AsLong(PyTuple_GetItem(counts, 1)) || PyLong_AsLong(PyTuple_GetItem(counts, 2)) ||
-              PyLong_AsLong(frozen);
-  }
-  if (counts) Py_DecRef(counts);
-  if (frozen) Py_DecRef(frozen);
-  PyErr_Clear();
-  return partial;
-}
-
 // The number of collections of this process, also before anything was watched, in the upper half; in the lower half the
 // number of those in which no mark was found. No collection starts meanwhile, although the call makes objects.
 int64_t collections() {
@@ -371,6 +360,14 @@ bool call_with(Object* watch, const char* name, const std::vector<Object*>& obje
   return answer;
 }
 
+// Whether a watch looks at all garbage.
+bool has_other_watch() {
+  for (ssize_t i = 0; i < PyList_Size(state.watches); ++i) {
+    if (PyList_GetItem(state.watches, i) != state.meter.watch) return true;
+  }
+  return false;
+}
+
 // Calls each watch with the garbage, or with what its meter chooses. Returns whether one looked.
 bool look(Garbage& garbage) {
   bool looks = false;
@@ -389,13 +386,15 @@ bool look(Garbage& garbage) {
       return answer;
     };
     std::vector<Object*> chosen;
-    if (metered) chosen = state.meter.choose(garbage, state.seen, recognise);
+    if (metered) chosen = state.meter.choose(garbage, state.seen, state.has_time, recognise);
     if (metered && chosen.empty()) continue;
     const Genuine genuine;
     looks = true;
     Py_IncRef(watch);
-    if (call_with(watch, "look", metered ? chosen : garbage.objects(),
-                  metered ? state.meter.parts() : std::vector<Meter::Part>())) {
+    if (!metered) chosen = garbage.objects();
+    const bool is_last = i + 1 == PyList_Size(state.watches);  // it may add objects to the graph
+    const reading::SharedGraph shared(is_last && chosen == garbage.objects() ? &garbage.graph() : nullptr);
+    if (call_with(watch, "look", chosen, metered ? state.meter.parts() : std::vector<Meter::Part>())) {
       state.looked.push_back(watch);
       state.metered = state.metered || metered;
     } else {
@@ -415,11 +414,17 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   state.ending = false;
   Object* const mark = state.mark;
   std::vector<Object*> objects;
-  if (read_list(mark, &objects) && !objects.empty() && PyList_Size(state.watches) > 0) {
-    Garbage garbage(std::move(objects), state.wanted);
-    if (is_partial()) garbage.add_older();
+  objects.reserve(4096);
+  const size_t most = state.has_time || has_other_watch() ? SIZE_MAX - 1 : kMostObjects;
+  if (PyList_Size(state.watches) > 0 && read_list(mark, most, &objects) && !objects.empty()) {
     state.metered = false;
-    if (garbage.has_wanted() && look(garbage) && state.adopts) garbage.adopt(mark, state.values);
+    if (objects.size() > most) {
+      state.meter.pass_over(state.seen);
+    } else {
+      Garbage garbage(std::move(objects), state.wanted);
+      garbage.read();
+      if (garbage.has_wanted() && look(garbage) && state.adopts) garbage.adopt(mark, state.values);
+    }
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
       state.ending = true;
@@ -461,9 +466,8 @@ Callable* make_callable(Object* type, Vectorcall function) {
 }  // namespace
 
 // Starts; call it once in a process. All arguments are kept forever. The caller may change the list `watches`.
-EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_count,
-                                       Object* get_freeze_count, Object* get_stats, Object* collect,
-                                       Object* failure, Object* genuine, int32_t adopts) {
+EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_stats,
+                                       Object* collect, Object* failure, Object* genuine, int32_t adopts) {
   if (!state.at_garbage) {
     Object* type = PyType_FromSpec(&spec);
     if (!type) return -1;
@@ -471,16 +475,13 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
     state.at_end = make_callable(type, &at_end);
     if (!state.at_garbage || !state.at_end) return -1;
   }
-  for (Object* one :
-       {mark_class, watches, callbacks, get_count, get_freeze_count, get_stats, collect, failure, genuine}) {
+  for (Object* one : {mark_class, watches, callbacks, get_stats, collect, failure, genuine}) {
     Py_IncRef(one);
   }
   Others::begin(collect);
   state.mark_class = mark_class;
   state.watches = watches;
   state.callbacks = callbacks;
-  state.get_count = get_count;
-  state.get_freeze_count = get_freeze_count;
   state.get_stats = get_stats;
   state.number = PyUnicode_FromString("collections");
   state.failure = failure;
@@ -521,10 +522,11 @@ EXPORT int64_t cudamem_collector_collections() { return collections(); }
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 
 // Measures for one watch, or for none: it is shown parts that may keep `limit` bytes and that it was not shown before.
-// See collector_meter.h.
+// See collector_meter.h. From then on collections have little time.
 EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
                                     Object* parameter, uint32_t owner, uint64_t limit) {
   Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
+  state.has_time = false;
   state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
 }
 
@@ -533,6 +535,14 @@ EXPORT uint64_t cudamem_collector_counts(Meter::Count* out, uint64_t room) {
   const std::vector<Meter::Count> counts = state.meter.counts();
   if (counts.size() <= room) std::copy(counts.begin(), counts.end(), out);
   return counts.size();
+}
+
+// From now on collections may take long, because no code of a test waits for them.
+EXPORT void cudamem_collector_has_time() { state.has_time = true; }
+
+// What was not read, in bytes: see `Meter::Unread`.
+EXPORT Object* cudamem_collector_unread() {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&state.meter.unread()), sizeof(Meter::Unread));
 }
 
 // Returns the bytes that were not shown, including those of the current collection.

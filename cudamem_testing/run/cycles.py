@@ -22,7 +22,7 @@ from cudamem_testing.safe_access import error_text
 if TYPE_CHECKING:
     from cudamem_testing.cycles.allocations import Blocks
     from cudamem_testing.cycles.collect import ReferenceCycles
-    from cudamem_testing.cycles.explain import Question
+    from cudamem_testing.cycles.draft import Question
     from cudamem_testing.cycles.memory import Memory
     from cudamem_testing.model.rules import Rule
     from cudamem_testing.model.stacks import Stack
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.leaks import LeakCheck
     from cudamem_testing.run.running import LeakSubject
+    from cudamem_testing.unfinalized import Unread
     from cudamem_testing.verdicts.cycles import CycleFindings
     from cudamem_testing.windows.tracker import Tracker
 
@@ -66,7 +67,8 @@ class CycleCheck:
         self._small: Counter[str] = Counter()
         self._stacks: dict[int, Stack] = {}
         self._before = 0.0
-        self._skipped = self._missed = 0
+        self._skipped = self._missed = self._cut = 0
+        self._has_time = False
 
     @cached_property
     def _findings(self) -> CycleFindings:
@@ -99,7 +101,9 @@ class CycleCheck:
 
     def begin(self, subject: LeakSubject) -> None:
         """A test begins."""
-        self._subject, self._before, self._skipped = subject, self._watch.seconds, 0
+        self._subject, self._before = subject, self._watch.seconds
+        self._skipped = self._cut = 0
+        self._has_time = False
         self._small.clear()
         self._stacks.clear()  # their numbers are valid until the recorder drops some, between tests
         self._problems.clear()
@@ -122,6 +126,8 @@ class CycleCheck:
         """The test is about to be settled; torch may have been imported during it."""
         if self._subject is None:
             self.begin(subject)
+        self._has_time = True  # no code of the test waits for it
+        self._watch.has_time()
 
     def drop(self) -> None:
         """The test is over, and its cycles are not judged."""
@@ -155,8 +161,7 @@ class CycleCheck:
         missed, unshown = self._missed - seen, self._watch.unshown()
         if subject is None or asked == "off":
             return []
-        if self._skipped or missed:
-            self._passed_over(missed)
+        self._passed_over(missed, self._watch.unread())
         if not (self._problems or found):
             return []
         if self._counting is not None:
@@ -165,11 +170,17 @@ class CycleCheck:
         self._explained = {finding.device for finding in judged}
         return [*(self._findings.unexplained(**one) for one in self._problems), *self._findings.kept(judged)]
 
-    def _passed_over(self, missed: int) -> None:
+    def _passed_over(self, missed: int, unread: Unread) -> None:
         if self._skipped:
             self._problems.append({"seconds": MOST_SECONDS, "later": self._skipped})
         if missed:
             self._problems.append({"unseen": missed})
+        if unread.collections and (unread.bytes >= self._limit or len(self._tracker.recorders) > 1):
+            self._problems.append({"large": unread.collections, "freed": unread.bytes})
+        if unread.kinds:
+            self._problems.append({"left": unread.kinds})
+        if self._cut:
+            self._problems.append({"cut": self._cut})
 
     def completed(self, findings: Sequence[Finding], asked: str | None) -> Iterator[Finding]:
         """Findings of leaks, without the remark that a collection freed something if cycles explain it. These are the
@@ -194,8 +205,20 @@ class CycleCheck:
         if self._watch.seconds - self._before > MOST_SECONDS:
             self._skipped += 1
             return None
-        asked = self._ask(self._subject)
-        return replace(asked, known_only=True, enough=self._is_enough, memory=self._memory, draws=False)
+        from cudamem_testing.cycles.draft import MOST_BEYOND, SOME_BEYOND
+
+        return replace(
+            self._ask(self._subject),
+            known_only=True,
+            enough=self._is_enough,
+            memory=self._memory,
+            draws=False,
+            beyond=MOST_BEYOND if self._has_time else SOME_BEYOND,
+            cut=self._note_cut,
+        )
+
+    def _note_cut(self) -> None:
+        self._cut += 1
 
     def _is_enough(self, kept: Mapping[str, int]) -> bool:
         """Whether garbage, with what was skipped before it, reaches the size from which cycles are judged."""
@@ -208,15 +231,19 @@ class CycleCheck:
         return False
 
     def _ask(self, subject: LeakSubject | None) -> Question:
-        from cudamem_testing.cycles.explain import Question
+        from cudamem_testing.cycles.allocations import OwnedBlocks
+        from cudamem_testing.cycles.draft import Question
 
         blocks = {str(one.device): self._blocks(one, subject) for one in self._tracker.recorders}
-        return Question(
+        asked = Question(
             self._evidence.locator,
             blocks.__contains__,
             lambda device, address: blocks[device].stack(address),
             lambda device, address: blocks[device].counts(address),
+            blocks=None,
         )
+        owned = next((one for one in blocks.values() if isinstance(one, OwnedBlocks)), None)
+        return asked if owned is None else replace(asked, blocks=owned.native, stack_of=owned.stack_of)
 
     def _blocks(self, recorder: Recorder, subject: LeakSubject | None) -> Blocks:
         from cudamem_testing.cycles.allocations import ListedBlocks, OwnedBlocks

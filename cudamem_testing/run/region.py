@@ -10,7 +10,7 @@ from cudamem_testing.cycles.collect import ReferenceCycles
 from cudamem_testing.model.entered import HandedOut
 
 if TYPE_CHECKING:
-    from cudamem_testing.cycles.explain import Question
+    from cudamem_testing.cycles.draft import Question
     from cudamem_testing.cycles.watch import CycleWatch
     from cudamem_testing.run.session import Session
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cudamem_testing.cycles.counted import UNREAD
 from cudamem_testing.cycles.results import Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.model.devices import Device
@@ -31,8 +32,13 @@ class CycleFindings:
 
     @staticmethod
     def unexplained(**problem: Any) -> Finding:
-        """The note that says which garbage of a test was not explained, and why: the fields of ``NotExplained``."""
-        return Finding(Kind.CYCLE, Verdict.CYCLE, Severity.NOTE, NotExplained(**problem), cause=UNEXPLAINED)
+        """The finding that says which garbage of a test was not explained, and why: the fields of ``NotExplained``.
+
+        It is a warning if memory above the limit was kept, and a collection inside a test had no time to read all.
+        """
+        fact = NotExplained(**problem)
+        severity = Severity.WARN if fact.large or fact.left or fact.cut else Severity.NOTE
+        return Finding(Kind.CYCLE, Verdict.CYCLE, severity, fact, cause=UNEXPLAINED)
 
     @staticmethod
     def unread(finding: Finding, asked: str | None) -> Finding:
@@ -96,6 +102,8 @@ class CycleFindings:
     ) -> tuple[Severity, Remark | None]:
         if cycle.harness and asked != "strict":
             return Severity.NOTE, cycle.harness
+        if cycle.signature == UNREAD and asked != "strict":
+            return Severity.WARN, Remark.UNREAD
         wanted = asked or ("fail" if cycles_fail(device) else "warn")
         severity = Severity.WARN if wanted == "warn" or failed else Severity.FAIL
         if cycle.project or asked == "strict":

@@ -11,6 +11,7 @@ from cudamem_testing.wording.remarks import remark
 #: Widest line of a chain, in characters, and most lines that it may take.
 WIDTH, CHAIN_LINES = 100, 4
 ARROW = " -> "
+WHOLE = "the fixture reference_cycles reads all of it"
 SMALL = "earlier garbage was smaller than the ignored size and was not examined: it freed {size}"
 
 
@@ -34,6 +35,13 @@ def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
     reason = fact.error
     if reason is None and fact.unseen:
         reason = f"{count(fact.unseen, 'collection')} not examined: the test held a list of all objects, or froze them"
+    elif reason is None and fact.large:
+        large = f"{count(fact.large, 'collection')} of more than 40,000 objects not examined"
+        reason = f"{large}, {format_size(fact.freed)} freed; {WHOLE}"
+    elif reason is None and fact.left:
+        reason = f"{count(fact.left, 'more kind')} in a collection of many new ones not examined; {WHOLE}"
+    elif reason is None and fact.cut:
+        reason = f"{count(fact.cut, 'collection')} with a long autograd history read in part; {WHOLE}"
     elif reason is None:
         looked = f"the test's collections took more than {fact.seconds or 0:g} s to examine"
         reason = f"{looked}; {count(fact.later, 'later one')} with tensors not examined"
@@ -62,8 +70,10 @@ def keeps(tensors: tuple[str, ...], number: int, size: int) -> str:
     """``keeps 48.0 MiB in 12 tensors: layer.0.weight float32[1024, 1024], ...``."""
     if not number:
         return "keeps no tensor"
-    more = ", ..." if number > len(tensors) else ""
-    return f"keeps {format_size(size)} in {count(number, 'tensor')}: {', '.join(tensors)}{more}"
+    kept = f"keeps {format_size(size)} in {count(number, 'tensor')}"
+    if not tensors:
+        return kept
+    return f"{kept}: {', '.join(tensors)}{', ...' if number > len(tensors) else ''}"
 
 
 def chain_lines(chain: tuple[str, ...]) -> list[str]:

@@ -20,6 +20,7 @@ ASKING = {"isinstance", "issubclass", "hasattr", "getattr", "vars", "dir", "call
 WALKERS = ("objects/", "cycles/")
 #: Where a walker asks something of its own: by file and function, with what that is.
 OWN = {
+    ("cycles/native.py", "getattr"): "functions of the package's library",
     ("objects/__init__.py", "getattr"): "modules of the package itself",
     ("objects/index.py", "isinstance"): "ids that the search collected",
     ("objects/names.py", "repr"): "values that are exactly of a built-in class",

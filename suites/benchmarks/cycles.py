@@ -16,7 +16,8 @@ from contextlib import redirect_stderr
 
 import torch
 
-from cudamem_testing.cycles.explain import Question, explain
+from cudamem_testing.cycles.draft import Question
+from cudamem_testing.cycles.explain import explain
 from cudamem_testing.model.stacks import Locator
 
 

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing import reference_cycles
-from cudamem_testing.cycles.explain import Question, explain
+from cudamem_testing.cycles.draft import Question
+from cudamem_testing.cycles.explain import explain
 from cudamem_testing.model.stacks import Locator
 
 pytestmark = pytest.mark.usefixtures("small_heap")

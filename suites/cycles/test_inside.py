@@ -26,8 +26,9 @@ import torch
 
 import cudamem_testing
 from cudamem_testing import Cycle, watch_cycles
-from cudamem_testing.cycles import graph
-from cudamem_testing.cycles.explain import Question, explain
+from cudamem_testing.cycles.draft import Question
+from cudamem_testing.cycles.explain import explain
+from cudamem_testing.cycles.native import Graph
 from cudamem_testing.cycles.watch import CycleWatch, library
 from cudamem_testing.guards import CollectorPaused, thawed
 from cudamem_testing.model.stacks import Locator
@@ -484,7 +485,7 @@ def test_too_little_memory_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> No
     one.me, one.big = one, torch.ones(256)
     asked: list[dict[str, int]] = []
     question = Question(Locator(""), enough=lambda kept: asked.append(dict(kept)) is not None)
-    monkeypatch.setattr(graph, "referents", None)
+    monkeypatch.setattr(Graph, "search", None)
     assert len(explain([one, one.__dict__, one.big], question)) == 0
     assert asked == [{"cpu": 1024}]
     del one.me

@@ -7,7 +7,8 @@ import ctypes
 import torch
 
 from cudamem_testing import safe_access
-from cudamem_testing.cycles.explain import Question, explain
+from cudamem_testing.cycles.draft import Question
+from cudamem_testing.cycles.explain import explain
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects.names import name_of
 from cudamem_testing.objects.references import references

@@ -1,0 +1,161 @@
+"""What the check for cycles adds to one collection: little, also for garbage of a new kind and any size."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudamem_testing.model.findings import Severity
+from cudamem_testing.wording import details, title
+
+#: Milliseconds for garbage of a new kind, and how much longer they may be on a machine that does other work.
+NEW, NOISE = 10, 3
+HEAD = """
+    import gc, time
+    import pytest, torch
+
+    class Node:
+        pass
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = torch.nn.Linear(8, 8)
+
+    class Net(torch.nn.Module):
+        def __init__(self, blocks):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(blocks))
+            self.big = torch.nn.Parameter(torch.zeros(65536))
+            self.step = self.forward
+
+    def nodes(count, cls):
+        first = last = cls()
+        for number in range(count):
+            last.after = cls()
+            last.back, last = [first], last.after
+            if number % 200 == 0:
+                last.big = torch.zeros(1024)
+
+    def collected(name, make, *given):
+        gc.collect(0)
+        gc.disable()
+        make(*given, type("New", (Net if make is net else Node,), {}))
+        start = time.thread_time()
+        gc.collect(0)
+        with open("took.txt", "a") as out:
+            print(name, 1000 * (time.thread_time() - start), file=out)
+        gc.enable()
+
+    def net(blocks, cls):
+        cls(blocks)
+
+    def history(count, cls):
+        one = cls()
+        x = one.x = torch.zeros(65536, requires_grad=True)
+        for _ in range(count):
+            x = x.sin()
+        one.me, one.last = one, x
+
+    def many(count, cls):
+        for number in range(count):
+            one = type(f"Kind{number}", (cls,), {})()
+            one.me, one.big = one, torch.zeros(32768)
+
+    def large_dict(cls):
+        one = cls()
+        one.table = {number: str(number) for number in range(50_000)}
+        one.table["me"], one.big = one, torch.zeros(65536)
+
+    def attributes(cls):
+        one = cls()
+        for number in range(20_000):
+            setattr(one, f"a{number}", number)
+        one.me, one.big = one, torch.zeros(65536)
+
+"""
+CASES = {
+    "1,000 objects": "net, 30",
+    "22,400 objects": "net, 700",
+    "200,000 objects": "nodes, 100_000",
+    "a long history": "history, 500",
+    "a thousand kinds": "many, 1000",
+    "a large dictionary": "large_dict",
+    "many attributes": "attributes",
+}
+TIMED = f"""
+    CASES = [{", ".join(f"({case},)" for case in CASES.values())}]
+
+    @pytest.mark.parametrize("case", 3 * CASES)
+    @pytest.mark.cudamem(cycles="off", reason="to compare with")
+    def test_without(case):
+        collected("without", *case)
+
+    @pytest.mark.parametrize("case", 3 * CASES)
+    def test_watched(case):
+        collected("watched", *case)
+"""
+
+
+@pytest.mark.slow
+def test_garbage_of_a_new_kind_takes_at_most_ten_milliseconds(run_inner):
+    inner = run_inner(HEAD + TIMED, "--cudamem", "--cudamem-device=cpu", "--cudamem-cycles=warn")
+    lines = (inner.folder / "took.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    assert len(lines) == 6 * len(CASES)
+    took = {(one, name): 1e9 for one in ("without", "watched") for name in CASES}
+    for place, line in enumerate(lines):
+        key = line.split()[0], [*CASES][place % len(CASES)]
+        took[key] = min(took[key], float(line.split()[1]))
+    more = {name: took["watched", name] - took["without", name] for name in CASES}
+    assert {name: ms for name, ms in more.items() if ms > NOISE * NEW} == {}
+
+
+UNREAD = """
+    @pytest.fixture(autouse=True, scope="module")
+    def disabled():
+        gc.disable()
+        yield
+        gc.enable()
+
+    @pytest.mark.parametrize("make, count", [(nodes, 20_010), (many, 10), (history, 300)])
+    def test_inside(make, count):
+        make(count, Node)
+        gc.collect(0)
+
+    @pytest.mark.parametrize("make, count", [(nodes, 20_010), (many, 10), (history, 300)])
+    def test_at_the_end(make, count):
+        make(count, Node)
+"""
+
+
+WHOLE = "; the fixture reference_cycles reads all of it"
+NOT_EXPLAINED = "cudamem: garbage with tensors was not explained: "
+SAID = {
+    "nodes-20010": "1 collection of more than 40,000 objects not examined, 404.0 KiB freed",
+    "many-10": "2 more kinds in a collection of many new ones not examined",
+    "history-300": "1 collection with a long autograd history read in part",
+}
+
+
+def test_what_a_collection_has_no_time_for_is_said(run_inner):
+    inner = run_inner(HEAD + UNREAD, "--cudamem", "--cudamem-device=cpu", "--cudamem-cycles=fail")
+    told = {}
+    for name, text in SAID.items():
+        told[name] = {title(one): one for one in inner.test(f"test_inside[{name}]").findings}
+        assert f"{NOT_EXPLAINED}{text}{WHOLE}" in told[name]
+        said = told[name].pop(f"{NOT_EXPLAINED}{text}{WHOLE}")
+        assert (said.severity, said.cause) == (Severity.WARN, "cycle | not explained")
+    assert told["nodes-20010"] == {}
+    unread = "256.0 KiB kept by a reference cycle (2 tensors, cpu); up to 256.0 KiB at once, which may inflate the peak"
+    (lines, severity) = next((details(one), one.severity) for text, one in told["many-10"].items() if unread in text)
+    assert (lines[:2], severity) == (("   (objects not examined)", "   keeps 256.0 KiB in 2 tensors"), Severity.WARN)
+    kept = [one for one in inner.test("test_inside[many-10]").findings if one.severity is Severity.FAIL]
+    assert [one.bytes for one in kept] == 8 * [131072]
+    assert [one.severity for one in told["history-300"].values()] == [Severity.FAIL]
+
+    ended = {name: inner.test(f"test_at_the_end[{name}]").findings for name in SAID}
+    assert {one.severity for some in ended.values() for one in some} == {Severity.FAIL}, "that collection reads all"
+    ((large,), (history,)) = ended["nodes-20010"], ended["history-300"]
+    assert title(large) == "cudamem: 404.0 KiB kept by a reference cycle (101 tensors, cpu)"
+    assert large.holder == "Node.__dict__['back'] -> list[0] -> Node.__dict__['after'] -> Node"
+    assert len(ended["many-10"]) == 10
+    assert title(history) == "cudamem: 75.3 MiB kept by a reference cycle (301 tensors, cpu)"
