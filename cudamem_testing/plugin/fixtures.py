@@ -112,7 +112,8 @@ def reference_cycles(request: pytest.FixtureRequest) -> Iterator[Callable[[], Re
     """Find the cycles that are made in a block, which ``assert_none`` and ``assert_cycle`` judge."""
     from cudamem_testing.run.region import CycleBlocks
 
-    blocks = CycleBlocks(_prepared(request))
+    session = _prepared(request)
+    blocks = CycleBlocks(None if session is None or session.cycles is None else session.cycles.region)
     handed_out = blocks.handed_out
     _each_example(request, handed_out.end)
     _each_example(request, handed_out.clear)

@@ -12,7 +12,6 @@ from cudamem_testing.model.entered import HandedOut
 if TYPE_CHECKING:
     from cudamem_testing.cycles.draft import Question
     from cudamem_testing.cycles.watch import CycleWatch
-    from cudamem_testing.run.session import Session
 
 
 class Region(ReferenceCycles):
@@ -39,9 +38,9 @@ class Region(ReferenceCycles):
 class CycleBlocks:
     """Those of one test, as the fixture ``reference_cycles`` makes them."""
 
-    def __init__(self, session: Session | None) -> None:
-        check = None if session is None else session.cycles
-        self._make: Callable[[], ReferenceCycles] = ReferenceCycles if check is None else check.region
+    def __init__(self, make: Callable[[], ReferenceCycles] | None) -> None:
+        """``make`` makes a block of the test that is measured; ``None`` without one."""
+        self._make: Callable[[], ReferenceCycles] = make or ReferenceCycles
         self.handed_out: HandedOut[ReferenceCycles] = HandedOut("reference_cycles()", ".assert_none()")
 
     def record(self) -> ReferenceCycles:

@@ -171,7 +171,7 @@ def test_wrong_options(profile, options, message):
 
 PEAK = """
 peak of cpu: 540.0 KiB in 12 blocks
-  in ReluBackward0, Net, region backward, at suites/trace/test_category_text.py:44 in step
+  in ReluBackward0, Net, region backward, at suites/trace/test_category_text.py:43 in step
 by category
   256.0 KiB  2 blocks  AUTOGRAD_DETAIL
   136.0 KiB  3 blocks  ACTIVATION
@@ -185,11 +185,11 @@ by module
   132.0 KiB  2 blocks  Net > Linear
     8.0 KiB  2 blocks  (outside of modules)
 by line
-  260.0 KiB  3 blocks  suites/trace/test_category_text.py:44 in step  torch/autograd/graph.py _engine_run_backward
+  260.0 KiB  3 blocks  suites/trace/test_category_text.py:43 in step  torch/autograd/graph.py _engine_run_backward
   144.0 KiB  6 blocks  (before the recording)
-  128.0 KiB   1 block  suites/trace/test_category_text.py:30 in forward
-    8.0 KiB   1 block  suites/trace/test_category_text.py:42 in step  torch/nn/functional.py mse_loss
-        4 B   1 block  suites/trace/test_category_text.py:44 in step  torch/autograd/__init__.py _make_grads
+  128.0 KiB   1 block  suites/trace/test_category_text.py:29 in forward
+    8.0 KiB   1 block  suites/trace/test_category_text.py:41 in step  torch/nn/functional.py mse_loss
+        4 B   1 block  suites/trace/test_category_text.py:43 in step  torch/autograd/__init__.py _make_grads
 """
 
 
