@@ -244,8 +244,9 @@ class Runs:
             return range(first, first + number * step, step)
         steps = [0] * number
         for group in groups:
+            step = group.layout.keeps
             for place in group.places:
-                steps[place] = group.layout.keeps
+                steps[place] = step
         return [*accumulate(steps, initial=first)][:-1]
 
     def _references(self, group: Alike, bases: Sequence[int]) -> list[array[int] | Same]:
