@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from cudamem_testing.snapshots.event_columns import MISSING, Alike, Objects, Order, Part, Same, column, different
 from cudamem_testing.snapshots.event_layouts import DIFFERS, Layout, integers, layout_of
-from cudamem_testing.snapshots.rows import ROW, Rows, SharedRowError
+from cudamem_testing.snapshots.rows import ROW, Rows, check_shared
 
 #: Between two events: the first ends, and the second begins with an empty dict that is kept, and a mark.
 _BEGIN, _NEXT, _NEXT_BATCH = b"}\x94(", b"u}\x94(", b"ue(}\x94("
@@ -318,6 +318,5 @@ def _checked(values: _V) -> _V:
     Raises:
         SharedRowError: one is.
     """
-    if any(value is ROW for value in values):
-        raise SharedRowError
+    check_shared(values)
     return values
