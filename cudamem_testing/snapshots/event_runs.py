@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from cudamem_testing.snapshots.event_columns import MISSING, Alike, Objects, Order, Part, Same, column, different
 from cudamem_testing.snapshots.event_layouts import DIFFERS, Layout, integers, layout_of
-from cudamem_testing.snapshots.rows import ROW, Rows, SharedRowError
+from cudamem_testing.snapshots.rows import ROW, Rows, check_shared
 
 #: Between two events: the first ends, and the second begins with an empty dict that is kept, and a mark.
 _BEGIN, _NEXT, _NEXT_BATCH = b"}\x94(", b"u}\x94(", b"ue(}\x94("
@@ -244,8 +244,9 @@ class Runs:
             return range(first, first + number * step, step)
         steps = [0] * number
         for group in groups:
+            step = group.layout.keeps
             for place in group.places:
-                steps[place] = group.layout.keeps
+                steps[place] = step
         return [*accumulate(steps, initial=first)][:-1]
 
     def _references(self, group: Alike, bases: Sequence[int]) -> list[array[int] | Same]:
@@ -317,6 +318,5 @@ def _checked(values: _V) -> _V:
     Raises:
         SharedRowError: one is.
     """
-    if any(value is ROW for value in values):
-        raise SharedRowError
+    check_shared(values)
     return values

@@ -65,7 +65,7 @@ def check_shared(items: Iterable[object]) -> None:
     Raises:
         SharedRowError: one is among the values.
     """
-    if any(item is ROW for item in items):
+    if id(ROW) in {*map(id, items)}:
         raise SharedRowError
 
 

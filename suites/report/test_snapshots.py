@@ -227,6 +227,21 @@ def test_a_page_has_the_sections_of_its_verb(tmp_path: Path, capsys: pytest.Capt
     assert [one["kind"] for one in file["sections"]] == ["pairs", "flame", "flame"]
 
 
+def test_a_page_without_a_picture_says_what_the_command_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, bare = tmp_path / "a.html", written(tmp_path / "bare.pickle", [])
+    told = {
+        ("churn", OUT_OF_MEMORY): "0 of 94 allocations on cuda:0 were freed again at once, in a loop",
+        ("timeline", bare): "no events were recorded: there is no timeline",
+        ("fragmentation", bare): "cuda:0 has no segments here: nothing can be fragmented",
+    }
+    for (verb, file), line in told.items():
+        run(capsys, verb, file, "--html", page)
+        (one,) = data_of(page.read_text(encoding="utf-8"))["files"]
+        assert one["sections"][0] == {"kind": "lines", "title": "Nothing to draw", "lines": [line]}
+
+
 def test_the_map_of_segments_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where small neighbours were joined: no byte is lost."""
     for recording in (OUT_OF_MEMORY, RECORDINGS / "random_small.pickle.gz"):

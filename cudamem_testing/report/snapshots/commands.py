@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.report.snapshots import texts
 from cudamem_testing.report.snapshots.arguments import PLAIN
@@ -29,6 +30,11 @@ def run(given: argparse.Namespace) -> int:
         ValueError: a file cannot be read, or an argument does not fit it.
         OSError: the page cannot be written.
     """
+    with CollectorPaused():  # nothing here makes cycles, and it would scan what was read again and again
+        return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
     device = None if given.device is None else Device.parse(given.device)
     progress = Progress(lambda line: say(f"... {line}", sys.stderr))
     verb, files = given.verb, given.files

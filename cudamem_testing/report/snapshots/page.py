@@ -14,6 +14,7 @@ from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable
 from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.model.sizes import count, format_size, signed
 from cudamem_testing.report.curves import StackNumbers, write_curve, write_part
+from cudamem_testing.report.snapshots import texts
 from cudamem_testing.report.snapshots.looked import OF, Looked
 from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.pages import page
@@ -24,6 +25,7 @@ from cudamem_testing.snapshots.flames import Flame, flame_of
 from cudamem_testing.snapshots.segments import Piece, pieces, segment_uses
 from cudamem_testing.snapshots.whatif import text as words
 
+NOTES = "Notes"
 Json = dict[str, Any]
 #: Stacks of a flame graph; smaller ones are one box.
 MOST_STACKS = 2_000
@@ -41,7 +43,10 @@ def write_page(looked: Sequence[Looked], verb: str, top: int, path: Path, progre
     files = []
     for one in looked:
         progress.step(f"drawing {one.name}", long=False)
-        files.append(_file(one, [*_sections(one, verb, top, numbers)]))
+        sections = [*_sections(one, verb, top, numbers)]
+        if all(section["title"] == NOTES for section in sections):
+            sections.insert(0, _said(one, verb, top))
+        files.append(_file(one, sections))
     _write("Memory snapshot" if len(files) == 1 else "Memory snapshots", files, numbers, path)
 
 
@@ -85,6 +90,12 @@ def _file(looked: Looked, sections: list[Json]) -> Json:
     return {"name": one_line(looked.name), "tiles": tiles, "sections": sections}
 
 
+def _said(looked: Looked, verb: str, top: int) -> Json:
+    """What the command prints where there is nothing to draw."""
+    said = (line for line in getattr(texts, verb)(looked, top, None) if not line.startswith("note: "))
+    return {"kind": "lines", "title": "Nothing to draw", "lines": [*map(one_line, said)]}
+
+
 def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Iterator[Json]:
     if verb in ("show", "timeline", "peak") and looked.curve is not None:
         data = write_curve(looked.curve, numbers)
@@ -110,7 +121,7 @@ def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Ite
         if verb != "why":
             yield from _segments(looked, top)
     if looked.notes:
-        yield {"kind": "lines", "title": "Notes", "lines": [*map(one_line, looked.notes)]}
+        yield {"kind": "lines", "title": NOTES, "lines": [*map(one_line, looked.notes)]}
 
 
 def _why(looked: Looked, top: int) -> Iterator[Json]:

@@ -10,7 +10,7 @@ function plainTable({ title, of, heads, sizes, counts, prose, rows, bar, note, m
   const cell = (value, place) => {
     const content = value === null ? h("span.muted", {}, "unknown") : isSize_.has(place) ? bytes(value) : typeof value === "number" ? number(value) : elide(value, 200);
     if (right.has(place)) return h("td.num", {}, content, place === bar ? h("span.bar", { "aria-hidden": "true" }, h("span.fill", { style: { width: `${(100 * (value || 0)) / most}%` } })) : "");
-    return h(prose && prose.includes(place) ? "td" : "td.code", {}, content);
+    return h(prose && prose.includes(place) ? "td.prose" : "td.code", {}, content);
   };
   return [h("div.wide", { tabindex: "0", role: "region", "aria-label": of ? `${title}, ${of}` : title }, h("table.plain", {},
     h("thead", {}, h("tr", {}, heads.map((head, place) => h(right.has(place) ? "th.num" : "th", { scope: "col" }, head)))),
