@@ -224,9 +224,9 @@ VARIED = """
         else:
             tree.hook = tree.lin.register_forward_hook(lambda *_: tree)
 
-    @pytest.mark.parametrize("number", range(15))
+    @pytest.mark.parametrize("number", range(30))
     def test_varied(number):
-        rng = random.Random(number % 5)
+        rng = random.Random(number % 10)
         gc.collect(1)
         gc.disable()
         for _ in range(1 + number % 3):
@@ -259,7 +259,7 @@ def test_what_is_recognised_is_what_reading_it_tells(run_inner: Run, monkeypatch
 
     monkeypatch.setattr(memory.Memory, "recognises", counted)
     recognised = found()
-    assert (answers.count(True), len(recognised)) == (17, 15)
+    assert (answers.count(True), len(recognised)) == (43, 30)
     monkeypatch.setattr(memory.Memory, "recognises", lambda self, objects, fingerprint: False)
     read = found()
     assert {name: (one, read[name]) for name, one in recognised.items() if one != read[name]} == {}
