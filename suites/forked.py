@@ -22,7 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Variables that a fork takes over, though their names begin as those do that only a new process reads.
-TAKEN_OVER = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"}
+TAKEN_OVER = {
+    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),  # read when a card is first used
+}
 AT_THE_START = ("PYTHON", "PYTORCH", "TORCH", "OMP_", "MKL_", "KMP_", "LD_", "MALLOC_")
 #: As many as a system passes at once.
 MOST_FILES = 253
@@ -95,6 +98,7 @@ def ask(folder: str, interpreter: str, start: Mapping[str, str]) -> None:
         socket.send_fds(server, [struct.pack("I", len(text))], files)
         server.sendall(text)
         answer = server.recv(4)
+        server.recv(1)  # until the time of the fork is counted
     status = struct.unpack("i", answer)[0] if answer else 1
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
@@ -113,20 +117,29 @@ def serve(folder: str) -> Callable[[], None] | None:
     listener.bind(os.path.join(folder, "socket"))
     listener.listen(64)
     print("ready", flush=True)
-    running = 0
+    ends, ended = socket.socketpair()
+    for end in (ends, ended):
+        end.setblocking(False)
+    signal.set_wakeup_fd(ended.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([listener, 0], [], [], 0.02 if running else None)
-        while running and os.waitpid(-1, os.WNOHANG)[0]:
-            running -= 1
+        ready, _, _ = select.select([listener, ends, 0], [], [])
+        if ends in ready:
+            ends.recv(1024)
+        while running and (one := os.waitpid(-1, os.WNOHANG)[0]):
+            running.pop(one).close()
         if 0 in ready:
             return None
         if listener in ready:
             asked, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
+            running[process := os.fork()] = asked
+            if process == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (listener, ends, ended, *running.values()):
+                    other.close() if other is not asked else None
                 return _supervised(asked, os.path.join(folder, "python"), own_path)
-            asked.close()
-            running += 1
 
 
 def _supervised(asked: socket.socket, executable: str, path: Sequence[str]) -> Callable[[], None]:

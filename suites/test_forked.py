@@ -94,7 +94,4 @@ def test_the_time_of_a_fork_is_counted() -> None:
     forked.python()
     before = forked.processor_time()
     run("-c", "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
-    end = time.monotonic() + 10
-    while forked.processor_time() < before + 0.3 and time.monotonic() < end:
-        time.sleep(0.01)
     assert 0.3 <= forked.processor_time() - before < 1.0

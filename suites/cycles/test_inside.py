@@ -650,14 +650,14 @@ gc.freeze()
 plain = outcomes(lambda name: name == "test_freeze")
 compare(shown_tensors, lambda name: name == "test_freeze")
 compare(read_objects, lambda name: name == "test_freeze")
-compare(shown_objects, lambda name: {"test_trashcan": 0, "test_freeze": 1}.get(name, 2))
+compare(shown_objects, lambda name: name != "test_trashcan")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_cpythons_tests_of_the_collector_keep_their_outcomes() -> None:
-    """With torch's objects frozen, which makes collections short, until the test that ends that; and after it."""
+    """With torch's objects frozen, which makes collections short, until the test that ends that; some also after it."""
     pytest.importorskip("test.test_gc", reason="this Python comes without its own tests")
     root = Path(cudamem_testing.__file__).parent.parent
     command = [sys.executable, "-c", CPYTHONS_TESTS]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from suites import forked
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -36,7 +37,7 @@ def lines(folder: Path, limits: str) -> list[str]:
     """What a script prints that is run in a folder."""
     (folder / "generate.py").write_text(dedent(SCRIPT).replace("{LIMITS}", limits))
     done = subprocess.run(
-        [sys.executable, "generate.py"],
+        [forked.python(), "generate.py"],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,

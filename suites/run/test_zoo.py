@@ -17,11 +17,12 @@ from suites.zoo import PAGE, document, holds, run_modules
 
 #: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
 HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
-#: Modules that share processes: what most people meet, and, marked slow, the others.
+#: Modules that share processes: what most people meet, and, marked slow, the others. Those that import torch's compiler
+#: are the last ones: each search reads the heap.
 TOGETHER = (
     ("leaks",),
     ("leaks_functions", "leaks_modules", "leaks_held", "leaks_storages", "leaks_hostile"),
-    ("leaks_autograd", "leaks_running", "leaks_compiler", "leaks_cuda"),
+    ("leaks_running", "leaks_autograd", "leaks_cuda", "leaks_compiler"),
     ("leaks_pytest", "cycles", "cycles_finalized", "cycles_whose", "regressions", "recovery"),
 )
 

@@ -100,6 +100,7 @@ def main(first: int, last: int) -> None:
                     found["counters"].append([kind, seed, wrong])
                 del mine, expected, events
                 gc.collect()
+                gc.freeze()  # the next collections do not read what torch has imported
                 torch.cuda.empty_cache()
     print(json.dumps(found))
 
