@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # optimizers import it
 
 import cudamem_testing
 
