@@ -29,6 +29,8 @@ from cudamem_testing.run.running import Asked
 from cudamem_testing.safe_access import error_text
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.records import TestRecord
     from cudamem_testing.run.running import ActiveTest
@@ -95,10 +97,10 @@ class Processes:
             Asked(running.budgets, running.override, running.comparison if compared else None),
             self._session.policy.content,
         )
-        if own is BaseProcess.run:
-            process._target = Target(target, order)
-        else:
+        if own is not BaseProcess.run:
             process.run = Target(partial(own, process), order)
+        elif target is not None:
+            process._target = Target(target, order)
         self._started.append(Started(process, order))
 
     def forked(self, process: BaseProcess | None) -> None:
@@ -222,7 +224,7 @@ def _loads_data(target: Any) -> bool:
 
 def _replaces_itself() -> bool:
     """Whether ``subprocess`` forks, for its ``preexec_fn``: the process runs another program."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") in _OURS:
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__") == "subprocess"
