@@ -102,10 +102,13 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
     findings = [finding for test in tests for finding in test.findings]
     findings += [finding for finding in run.findings if _line(finding) in case.allocated and _fails(finding)]
     problems = [*_compare(case, findings)]
+    said = {note for test in tests for note in test.notes}
+    problems += [f"{case.key}: not noted: {note}\n{said}" for note in case.notes if note not in said]
     for name in _names(case)[1:]:
         for test in (test for test in run.tests if _name_of(test) == name):
             wrong = [finding for finding in test.findings if finding.severity is not Severity.NOTE]
             problems += [f"{case.key}: control {name}: {text_of(finding)}" for finding in wrong]
+            problems += [f"{case.key}: control {name}: {note}" for note in case.notes and test.notes]
             if test.outcome == "error":
                 problems.append(f"{case.key}: control {name}: {test.outcome}")
         if not any(_name_of(test) == name for test in run.tests):
@@ -276,8 +279,15 @@ def document(every: Sequence[Case]) -> str:
         lines += ["", "What to do:", "", *(f"- {fix}" for fix in meaning.fixes)]
         lines += _table([case for case in every if verdict.value in {expect.verdict for expect in case.expected}])
     lines += [*SETTLING.rstrip().splitlines(), *FIXTURES.rstrip().splitlines()]
+    lines += [
+        "",
+        "## Not measured",
+        "",
+        "Programs with memory that is not known. A note of the test says so; it fails nothing.",
+    ]
+    lines += _table([case for case in every if case.notes])
     lines += ["", "## Nothing", "", "Programs that look like faults but are none; they give no finding."]
-    lines += _table([case for case in every if not case.expected])
+    lines += _table([case for case in every if not (case.expected or case.notes)])
     lines += ["", "## Where they run", "", "On the CPU and on a CUDA device, except these:", ""]
     lines += [f"- on a CUDA device only: {_keys(case for case in every if case.needs == 'cuda')}"]
     lines += [f"- on the CPU only, because {why}: {keys}" for why, keys in _cpu_only(every).items()]
@@ -297,9 +307,11 @@ def _cpu_only(some: Iterable[Case]) -> dict[str, str]:
 def _table(some: Sequence[Case]) -> list[str]:
     if not some:
         return []
-    rows = ["", "| case | seen in | mechanism | held by |", "| --- | --- | --- | --- |"]
+    last = "note" if all(case.notes for case in some) else "held by"
+    rows = ["", f"| case | seen in | mechanism | {last} |", "| --- | --- | --- | --- |"]
     for case in some:
-        holders = " and ".join(f"`{expect.holder}`" for expect in case.expected if expect.holder)
+        told = [*(expect.holder for expect in case.expected if expect.holder), *case.notes]
+        holders = " and ".join(f"`{text}`" for text in told)
         cells = (case.key, case.origin, case.title, holders)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("|  |", "| |"))
     return rows

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, contextmanager
+from functools import cache
 from typing import Any
 
 from cudamem_testing.originals import Original
@@ -207,6 +208,35 @@ def set_variable(name: str, value: str) -> Callable[[], None]:
             os.environ[name] = old
 
     return restore
+
+
+_at_fork: list[Callable[[], object]] = []
+
+
+def at_fork(action: Callable[[], object]) -> Callable[[], None]:
+    """Call an action whenever Python code forks this process, in this process; returns a function that ends that.
+
+    Python offers no way to unregister: one function stays registered, and calls nothing when there is no action.
+    """
+    _watch_forks()
+    _at_fork.append(action)
+
+    def end() -> None:
+        if action in _at_fork:
+            _at_fork.remove(action)
+
+    return end
+
+
+@cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_parent=_forked)
+
+
+def _forked() -> None:
+    for action in tuple(_at_fork):
+        action()
 
 
 def stand_in(function: object) -> Function | None:

@@ -229,9 +229,9 @@ def _collect(config: pytest.Config, settings: Settings) -> None:
 def _expect_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Prepare for tests of hypothesis, if there are any."""
     if "hypothesis" in sys.modules:
-        from cudamem_testing.plugin.given import Given, is_given
+        from cudamem_testing.plugin.given import Given, has_examples
 
-        if any(map(is_given, items)):
+        if any(map(has_examples, items)):
             config.pluginmanager.register(Given(), "cudamem-given")
 
 

@@ -9,22 +9,37 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.unittest import TestCaseFunction
 
 from cudamem_testing.plugin import keys
 from cudamem_testing.plugin.items import is_foreign
-from cudamem_testing.run.example_bodies import Body, examples_of, explained_without_us, without_parameters
+from cudamem_testing.run.example_bodies import (
+    Body,
+    examples_of,
+    explained_without_us,
+    machine_placed,
+    without_parameters,
+)
+
+if TYPE_CHECKING:
+    from cudamem_testing.run.examples import Examples
 
 Wrapper = Generator[None, object, object]
 FIXTURES = "cudamem_testing.plugin.fixtures"
 
 
+def has_examples(item: pytest.Item) -> bool:
+    """Whether hypothesis runs a test for each of its examples; it marks functions and state machines."""
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False) is True
+
+
 def is_given(item: pytest.Item) -> bool:
-    """Whether hypothesis generates the arguments of a test; it marks functions and state machines."""
-    body = getattr(item, "obj", None)
-    return getattr(body, "is_hypothesis_test", False) is True and hasattr(body, "hypothesis")
+    """Whether it generates the arguments of a test."""
+    return has_examples(item) and hasattr(item.obj, "hypothesis")  # type: ignore[attr-defined]
 
 
 class Given:
@@ -37,8 +52,11 @@ class Given:
     def pytest_runtest_call(self, item: pytest.Item) -> Wrapper:
         """Hide our fixtures from the check of hypothesis."""
         __tracebackhide__ = is_foreign
-        if not is_given(item):
+        if not has_examples(item):
             return (yield)
+        if not is_given(item):  # a state machine
+            with explained_without_us(), machine_placed(_examples_of(item), partial(_kept_failure, item)):
+                return (yield)
         with ExitStack() as stack:
             stack.enter_context(explained_without_us())
             hidden = stack.enter_context(ExitStack())
@@ -74,14 +92,19 @@ def _region_for_each(item: pytest.Item) -> AbstractContextManager[None]:
     resets = item.stash.setdefault(keys.EACH_EXAMPLE, [])
     body = Body(
         handle.inner_test,
-        examples_of(item.config.stash.get(keys.SESSION, None)),
+        _examples_of(item),
         getattr(item, "fixturenames", ()),
         resets,
         inspect.signature(handle.inner_test),
     )
+    return body.placed(handle, partial(_kept_failure, item))
 
-    def failure() -> BaseException | None:
-        failed = getattr(item, "_excinfo", None)  # unittest keeps failures here instead of raising
-        return failed[-1].value if failed else None
 
-    return body.placed(handle, failure)
+def _examples_of(item: pytest.Item) -> Examples | None:
+    return examples_of(item.config.stash.get(keys.SESSION, None))
+
+
+def _kept_failure(item: pytest.Item) -> BaseException | None:
+    """The failure of a test of unittest, which keeps it instead of raising."""
+    failed = getattr(item, "_excinfo", None)
+    return failed[-1].value if failed else None

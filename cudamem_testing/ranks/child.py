@@ -13,6 +13,7 @@ from cudamem_testing.model.entered import NotEnteredError
 from cudamem_testing.ranks.order import Order
 from cudamem_testing.ranks.records import VARIABLE, Written, read_order, write
 from cudamem_testing.ranks.settings import settings_of
+from cudamem_testing.ranks.watch import Ranks
 from cudamem_testing.run.running import Asked
 from cudamem_testing.run.session import Session
 from cudamem_testing.show.printable import one_line, say
@@ -90,6 +91,8 @@ def measured(order: Order) -> Iterator[Session]:
     _write(order, Written(_named(order.name), devices))
     session.begin(order.nodeid, order.asked, limited=True, keepers=tuple, fixtures=dict, undoing=lambda path: None)
     _current.append(session)
+    ranks = Ranks(session)
+    ranks.watch()
     error: BaseException | None = None
     try:
         if session.running is not None:
@@ -100,17 +103,19 @@ def measured(order: Order) -> Iterator[Session]:
         raise
     finally:
         _current.pop()
-        _end(session, order, devices, error)
+        _end(session, ranks, order, devices, error)
         error = None
 
 
-def _end(session: Session, order: Order, devices: tuple[str, ...], error: BaseException | None) -> None:
-    """Judge what is left, and write what is known."""
+def _end(session: Session, ranks: Ranks, order: Order, devices: tuple[str, ...], error: BaseException | None) -> None:
+    """Judge what is left here and in processes that this one has started, and write what is known."""
     running = session.running
     if running is None:
         return
     failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
     session.judge_call(running, failed=failed, skipped=False)
+    ranks.judge(last=True)
+    ranks.close()
     if failed and error is not None:
         running.ended(error, "call", failed=True, skipped=False)
     ended = session.end(running, None)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cudamem_testing.guards import set_variable
+from cudamem_testing.guards import at_fork, set_variable
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import GROUPED, Finding, Kind
 from cudamem_testing.model.windows import Window
@@ -27,6 +29,8 @@ from cudamem_testing.run.running import Asked
 from cudamem_testing.safe_access import error_text
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from cudamem_testing.model.baselines import Measured
     from cudamem_testing.model.records import TestRecord
     from cudamem_testing.run.running import ActiveTest
@@ -34,7 +38,9 @@ if TYPE_CHECKING:
 
 MEASURED = ("spawn", "forkserver")
 UNMEASURED = "the workers of a DataLoader are not measured, nor are their batches, which lie in shared memory"
+SIMULATED = "is not measured: the simulated card is in the test's process alone"
 _WORKERS = "torch.utils.data"  # its workers load data, and are ended from outside
+_NAMED = 3
 
 
 class Started(NamedTuple):
@@ -53,23 +59,25 @@ class Processes:
         self._session = session
         self._folder: Path | None = None
         self._started: list[Started] = []
+        self._forked: list[str | None] = []
         self._number = 0
 
     def begin(self, process: Any) -> None:
         """A process is about to start: have it measure itself, if it can."""
         running = self._session.running
         target = getattr(process, "_target", None)
-        if running is None or target is None or self._session.settings.simulated is not None:
+        own = getattr(type(process), "run", BaseProcess.run)  # of a class that does its work there
+        if running is None or (target is None and own is BaseProcess.run):
             return
-        if str(getattr(target, "__module__", "")).startswith(_WORKERS):
+        if _loads_data(target):
             if UNMEASURED not in running.notes:
                 running.notes.append(UNMEASURED)
             return
-        method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
-        if method not in MEASURED:
-            running.notes.append(f"{process.name} was forked and is not measured: start it with spawn")
+        if (getattr(process, "_start_method", None) or multiprocessing.get_start_method()) not in MEASURED:
             return
-
+        if self._session.settings.simulated is not None:
+            running.notes.append(f"{process.name} {SIMULATED}")
+            return
         try:
             folder = self.folder()
         except OSError as error:
@@ -89,8 +97,18 @@ class Processes:
             Asked(running.budgets, running.override, running.comparison if compared else None),
             self._session.policy.content,
         )
-        process._target = Target(target, order)
+        if own is not BaseProcess.run:
+            process.run = Target(partial(own, process), order)
+        elif target is not None:
+            process._target = Target(target, order)
         self._started.append(Started(process, order))
+
+    def forked(self, process: BaseProcess | None) -> None:
+        """This process was forked; ``process`` is the one that was being started, if one was."""
+        if _replaces_itself() or (process is not None and _loads_data(getattr(process, "_target", None))):
+            return
+        self.busy = True
+        self._forked.append(None if process is None else process.name)
 
     def _measures_elsewhere(self) -> bool:
         """Whether there are cards that this process does not use: then the baseline is of what ranks take there.
@@ -174,8 +192,6 @@ class Processes:
                 running.notes.append(f"{written.name} ended before it was judged: what it took is not known")
             else:
                 _take(written, windows, findings, running)
-        if last:
-            self.drop()
         return windows, findings
 
     def judge(self, *, last: bool) -> list[Finding]:
@@ -186,6 +202,9 @@ class Processes:
         windows, findings = self.collect(last=last)
         running.windows += windows
         running.findings += findings
+        if last:
+            running.notes += _unmeasured(self._forked)
+            self.drop()
         return findings
 
     def drop(self) -> None:
@@ -195,6 +214,36 @@ class Processes:
         self.busy = False
         self._folder = None
         self._started.clear()
+        self._forked.clear()
+
+
+def _loads_data(target: Any) -> bool:
+    """Whether the target of a process is that of a worker of a ``DataLoader``."""
+    return str(getattr(target, "__module__", "")).startswith(_WORKERS)
+
+
+def _replaces_itself() -> bool:
+    """Whether ``subprocess`` forks, for its ``preexec_fn``: the process runs another program."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") in _OURS:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "subprocess"
+
+
+def _unmeasured(forked: Sequence[str | None]) -> Iterator[str]:
+    """The notes about forked processes, by their names; ``None`` is one of ``os.fork()``, which has none."""
+    names = [name for name in forked if name is not None]
+    bare = len(forked) - len(names)
+    if len(names) == 1:
+        yield f"{names[0]} was forked and is not measured: start it with spawn"
+    elif names:
+        rest = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        *said, last = [*names[:_NAMED], *rest]
+        yield f"{', '.join(said)} and {last} were forked and are not measured: start them with spawn"
+    if bare == 1:
+        yield "1 process of os.fork() is not measured: start it with spawn"
+    elif bare:
+        yield f"{bare} processes of os.fork() are not measured: start them with spawn"
 
 
 def _take(written: Written, windows: list[Window], findings: list[Finding], running: ActiveTest) -> None:
@@ -231,6 +280,7 @@ def _requested(measured: Measured) -> int:
 
 
 _OUTER = ("setup", "teardown")
+_OURS = (__name__, "cudamem_testing.ranks.watch", at_fork.__module__)
 
 
 def _incomplete(written: Written, why: str) -> list[Window]:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from multiprocessing.process import BaseProcess
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from cudamem_testing.guards import place
+from cudamem_testing.guards import at_fork, place
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding
@@ -21,7 +22,8 @@ class Ranks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._restore: Callable[[], None] | None = None
+        self._starting: dict[int, BaseProcess] = {}
+        self._restore: list[Callable[[], None]] = []
 
     @cached_property
     def _processes(self) -> Processes:
@@ -35,20 +37,26 @@ class Ranks:
         return "_processes" in vars(self) and self._processes.busy
 
     def watch(self) -> None:
-        """From here on, measure the processes that tests start."""
+        """From here on, measure the processes that tests start, and notice those that they fork."""
         start = BaseProcess.start
         ranks = self
 
         def started(process: BaseProcess) -> None:
             ranks.begin(process)
-            start(process)
+            thread = get_ident()
+            ranks._starting[thread] = process
+            try:
+                start(process)
+            finally:
+                ranks._starting.pop(thread, None)
+                vars(process).pop("run", None)
 
-        self._restore = place([(BaseProcess, "start", started)])
+        self._restore += [place([(BaseProcess, "start", started)]), at_fork(self._forked)]
 
     def close(self) -> None:
         """Measure no more."""
-        if self._restore is not None:
-            self._restore()
+        while self._restore:
+            self._restore.pop()()
         if "_processes" in vars(self):
             self._processes.drop()
 
@@ -56,6 +64,11 @@ class Ranks:
         """A process is about to start: have it measure itself, if it can."""
         if self._session.running is not None:
             self._processes.begin(process)
+
+    def _forked(self) -> None:
+        """This process was forked, by the start of another one or by ``os.fork()``."""
+        if self._session.running is not None:
+            self._processes.forked(self._starting.get(get_ident()))
 
     def asked_for(self) -> AbstractContextManager[None]:
         """Processes that start inside the block may ask to be measured (:func:`cudamem_testing.rank`)."""

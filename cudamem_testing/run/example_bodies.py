@@ -10,8 +10,10 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hypothesis import stateful
 from hypothesis.control import current_build_context
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 from hypothesis.strategies import DataObject
@@ -56,24 +58,18 @@ class Body(NamedTuple):
     fixtures: Collection[str]
     resets: Iterable[Callable[[], object]]
     signature: inspect.Signature
+    of_machine: bool = False
 
     @contextmanager
     def placed(self, handle: Any, failure: Callable[[], BaseException | None]) -> Iterator[None]:
         """Have hypothesis call it in regions while this lasts; ``failure`` returns an error that was not raised."""
         __tracebackhide__ = True
         handle.inner_test = self.wrapped()
-        error: BaseException | None = None
         try:
-            yield
-            error = failure()
-        except BaseException as raised:
-            error = raised
-            raise
+            with _finished(self.examples, failure):
+                yield
         finally:
             handle.inner_test = self.inner
-            if self.examples is not None:
-                self.examples.finish(error)
-            error = None
 
     def wrapped(self) -> Callable[..., Any]:
         """What hypothesis calls in its place: with its name, source and parameters, and async if it is."""
@@ -102,8 +98,13 @@ class Body(NamedTuple):
             return
         arguments = self.signature.bind(*args, **kwargs).arguments
         drawn = {name: value for name, value in arguments.items() if name not in self.fixtures and name != "self"}
-        draws = [Draws(value) for value in drawn.values() if type(value) is DataObject]
-        for run in self.examples.runs(lambda: _described(drawn, draws)):
+        if self.of_machine:
+            draws: list[Draws] = [Steps(value) for value in drawn.values()]
+            described = draws[0].text
+        else:
+            draws = [Draws(value) for value in drawn.values() if type(value) is DataObject]
+            described = partial(_described, drawn, draws)
+        for run in self.examples.runs(described):
             for one in draws:
                 one.again()
             _forget_targets()
@@ -113,6 +114,40 @@ class Body(NamedTuple):
 
 
 _UNMEASURED: AbstractContextManager[None] = nullcontext()
+
+
+@contextmanager
+def machine_placed(examples: Examples | None, failure: Callable[[], BaseException | None]) -> Iterator[None]:
+    """Have hypothesis run the examples of a state machine in regions while this lasts."""
+    __tracebackhide__ = True
+    make = stateful.get_state_machine_test
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        test: Any = make(*args, **kwargs)
+        inner = test.hypothesis.inner_test
+        body = Body(inner, examples, (), (), inspect.signature(inner), of_machine=True)
+        test.hypothesis.inner_test = body.wrapped()
+        return test
+
+    with replaced([(stateful, "get_state_machine_test", made)]), _finished(examples, failure):
+        yield
+
+
+@contextmanager
+def _finished(examples: Examples | None, failure: Callable[[], BaseException | None]) -> Iterator[None]:
+    """Finish the examples at the end, with the error that it raised or that ``failure`` returns."""
+    __tracebackhide__ = True
+    error: BaseException | None = None
+    try:
+        yield
+        error = failure()
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        if examples is not None:
+            examples.finish(error)
+        error = None
 
 
 class Draws:
@@ -133,9 +168,52 @@ class Draws:
         """The example is over."""
         del self._data.draw
 
+    def text(self) -> str:
+        """What was drawn, in words."""
+        return _text(tuple(self.values))
+
     def _drawn(self, strategy: Any, label: Any = None) -> Any:
         if self._next == len(self.values):
             self.values.append(self._draw(strategy, label))
+        self._next += 1
+        return self.values[self._next - 1]
+
+
+class Steps(Draws):
+    """What a state machine draws: whether to stop, and rules with their arguments."""
+
+    def __init__(self, data: Any) -> None:
+        self._inside = False
+        source = data.conjecture_data
+        self._draw_boolean = source.draw_boolean
+        super().__init__(source)
+        source.draw_boolean = self._drawn_boolean
+
+    def end(self) -> None:
+        super().end()
+        del self._data.draw_boolean
+
+    def text(self) -> str:
+        """The names of the rules, in their order."""
+        names = [str(value[0].function.__name__) for value in self.values if type(value) is tuple]
+        return _shortened(", ".join(names))
+
+    def _drawn(self, *args: Any, **kwargs: Any) -> Any:
+        return self._once(partial(self._draw, *args, **kwargs))
+
+    def _drawn_boolean(self, *args: Any, **kwargs: Any) -> Any:
+        return self._once(partial(self._draw_boolean, *args, **kwargs))
+
+    def _once(self, draw: Callable[[], Any]) -> Any:
+        """The drawn value of an earlier run, or a new one; strategies draw their parts as always."""
+        if self._inside:
+            return draw()
+        if self._next == len(self.values):
+            self._inside = True
+            try:
+                self.values.append(draw())
+            finally:
+                self._inside = False
         self._next += 1
         return self.values[self._next - 1]
 
@@ -176,7 +254,10 @@ def _described(arguments: dict[str, Any], draws: Sequence[Draws]) -> str:
     """Arguments in words: ``n=65, x=float32[3, 4] on cpu``. No code of their classes runs."""
     values = {id(one._data): tuple(one.values) for one in draws}
     parts = [f"{name}={_text(values.get(id(value), value))}" for name, value in arguments.items()]
-    text = ", ".join(parts)
+    return _shortened(", ".join(parts))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

@@ -77,6 +77,7 @@ class Examples:
     _kept: list[Example] = field(default_factory=list)
     _highest: dict[Device, Example] = field(default_factory=dict)
     _retaining: list[Example] = field(default_factory=list)
+    _last: tuple[Example, ...] = ()
     _found: list[Finding] = field(default_factory=list)
     _told: list[Finding] = field(default_factory=list)
 
@@ -96,6 +97,7 @@ class Examples:
     def add(self, example: Example, found: Sequence[Finding], *, broke: bool) -> None:
         """One has ended, with what it found."""
         self.ended += 1
+        self._last = (example,)
         self.broken += broke
         self._found += found
         if self.running.budgets:
@@ -180,7 +182,8 @@ class Examples:
         """The example that allocated a block; ``None`` if that is unknown, or none did."""
         if block.order is None:
             return None
-        for example in self._retaining:
+        # Those that are kept or last may have left as much as they freed of what earlier ones had left.
+        for example in chain(self._retaining, self._kept, self._last):
             window = example.window(block.device)
             if window is None or window.opened is None or window.closed is None:
                 continue

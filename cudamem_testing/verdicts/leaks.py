@@ -289,9 +289,14 @@ def _finding(
     )
 
 
-def _first_shown(held: Held) -> tuple[int, str]:
-    """The largest first; equals are ordered by text, because their order of allocation may differ in the next run."""
-    return -held.block.size, held.block.stack.place
+def _first_shown(held: Held) -> tuple[int, bool, str]:
+    """The largest first, a parameter before its gradient, so that the hint is about the parameter.
+
+    Other equals are ordered by text, because their order of allocation may differ in the next run.
+    """
+    steps = () if held.holder.path is None else held.holder.path.steps
+    is_gradient = any(step.reference.kind is PathKind.GRAD for step in steps)
+    return -held.block.size, is_gradient, held.block.stack.place
 
 
 def _keeps_graph(group: Sequence[Held]) -> bool:

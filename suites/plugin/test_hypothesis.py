@@ -91,6 +91,19 @@ PASSING = (
             with cuda_memory.window("inside"):
                 torch.empty(n)
 
+    from hypothesis import stateful
+
+    class Cold(stateful.RuleBasedStateMachine):
+        @stateful.rule(n=st.integers(1, 3))
+        def add(self, n):
+            if not FIRST[1:]:
+                FIRST.append(n)
+                torch.empty(4096)
+
+    TestMachine = Cold.TestCase
+    TestMachine.settings = settings(QUICK, stateful_step_count=4, max_examples=3)
+    TestMachine.pytestmark = [pytest.mark.memory_budget(peak="8KiB")]
+
     import unittest
 
     class TestUnit(unittest.TestCase):
@@ -112,7 +125,7 @@ def names(inner: Inner, test: str) -> list[str]:
 
 def test_examples_that_pass(pytester: pytest.Pytester) -> None:
     passing = run(pytester, PASSING, "--cudamem", "--cudamem-cycles=fail")
-    assert passing.last == "9 passed"
+    assert passing.last == "10 passed"
     found = names(passing, "test_every_fixture")
     assert found[:5] == ["setup", "example 1", "example 1: part", "example 2", "example 2: part"]
     assert found[-2:] == ["call", "teardown"]
@@ -137,6 +150,8 @@ def test_examples_that_pass(pytester: pytest.Pytester) -> None:
     assert [(one.verdict, one.severity) for one in kept] == [(Verdict.HARNESS, Severity.NOTE)]
     assert names(passing, "test_method")[1:3] == ["example 1", "example 1: inside"]
     assert names(passing, "test_unit")[1] == "example 1"
+    assert names(passing, "runTest")[1] == "example 1"
+    assert passing.test("runTest").notes == ("1 example exceeded a limit in the first run, not in a warm one",)
 
 
 FAILING = (
@@ -177,6 +192,21 @@ FAILING = (
         if n > 100:
             CACHE["kept"] = torch.empty(n)
 
+    from hypothesis import stateful
+
+    class Keeps(stateful.RuleBasedStateMachine):
+        @stateful.rule()
+        def look(self): pass
+
+        @stateful.rule(n=st.integers(1, 3000))
+        def add(self, n):
+            torch.empty(n)
+            CACHE["machine"] = torch.empty(1)
+
+    TestMachine = Keeps.TestCase
+    TestMachine.settings = settings(QUICK, stateful_step_count=4, max_examples=20)
+    TestMachine.pytestmark = [pytest.mark.memory_budget(peak="8KiB")]
+
     @pytest.fixture
     def own():
         return 1
@@ -193,6 +223,7 @@ def test_examples_that_fail(pytester: pytest.Pytester) -> None:
     the_smallest_one_alone_is_shown(failing)
     limits_on_all_examples_name_one(failing)
     a_leaking_example_is_named(failing)
+    a_machine_has_examples(failing)
     fixtures_of_others_are_checked_as_always(failing)
 
 
@@ -233,6 +264,16 @@ def a_leaking_example_is_named(failing: Inner) -> None:
     assert found.fact.examples == found.fact.count
     line = f"   in example {found.fact.example} (the first of {found.fact.examples} examples that left memory here)"
     assert line in failing.lines
+
+
+def a_machine_has_examples(failing: Inner) -> None:
+    over, leaked = failing.test("runTest").findings
+    assert isinstance(over.fact, OverLimit)
+    assert over.fact.breach.measured == 8 * KIB + 4
+    assert "E   state.add(n=2049)" in failing.section("TestMachine.runTest")
+    assert isinstance(leaked.fact, Retained)
+    _, _, steps = leaked.fact.example.partition(": ")
+    assert {*steps.split(", ")} <= {"look", "add"}
 
 
 def fixtures_of_others_are_checked_as_always(failing: Inner) -> None:

@@ -23,6 +23,7 @@ TOGETHER = (
     ("leaks",),
     ("leaks_functions", "leaks_modules", "leaks_held", "leaks_storages", "leaks_hostile"),
     ("leaks_running", "leaks_autograd", "leaks_cuda", "leaks_compiler"),
+    ("distributed",),
     ("leaks_pytest", "cycles", "cycles_finalized", "cycles_whose", "regressions", "recovery"),
 )
 
@@ -127,6 +128,8 @@ def test_what_runs_on_the_cpu_alone_says_why(needs: str, why: str) -> None:
                 "  arrays of numpy are in the memory of the CPU: S2, S3, S14, S19",
                 "  quantised tensors are made for the CPU: S6",
                 "  a limit on a card binds to the segments that it takes next, not to the byte: R15",
+                "  gloo exchanges memory of the CPU: DD1, DD2, DF1, DF2, DF3, DT1, DT2, DR1, DR2",
+                "  a process that has used CUDA cannot be forked: DN1, DN2, DN3",
             ],
         ),
         (

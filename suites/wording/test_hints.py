@@ -33,9 +33,7 @@ def said(chain: Chain | None, verdict: Verdict = Verdict.REACHABLE, **more: bool
 def test_every_kind_has_a_section_and_a_case() -> None:
     headings = re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
     assert headings == [holder.value for holder in Holder]
-    assert {holder.value for holder in Holder} - {"graph state", "reducer", "flat parameter"} <= {
-        *HINTS
-    }  # of a card or a process group
+    assert {holder.value for holder in Holder} - {*HINTS} == {"graph state", "flat parameter"}  # of a card, and FSDP1
     assert {key for key, _ in HINTS.values()} <= {case.key for case in cases()}
 
 

@@ -1,0 +1,125 @@
+"""``python -m suites.benchmarks.simulated``: how long a step of training takes on the simulated card.
+
+First a step of GPT-2 XL by shapes alone, which may take 10 s. Then steps of smaller models with values, in turn on the
+CPU and on the card, which may take 1.3 times as long: the fastest of several, in processor time, for other processes
+only add to it. With ``--shapes`` only the first. Exit status 1 if one takes longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from cudamem_testing import simulated_cuda
+
+LARGEST_RATIO, LONGEST_S = 1.3, 10.0
+ROUNDS = 7
+
+
+class Block(nn.Module):
+    """A layer of GPT-2."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.ask, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.ask(self.before(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.feed(self.between(x))  # type: ignore[no-any-return]
+
+
+def gpt(device: str, layers: int, width: int, heads: int, words: int, tokens: int) -> Callable[[], None]:
+    """A step of training GPT-2 of some size, with AdamW."""
+    with torch.device(device):
+        embed, places = nn.Embedding(words, width), nn.Embedding(tokens, width)
+        blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)), nn.LayerNorm(width))
+        ids = torch.randint(words, (1, tokens))
+        at = torch.arange(tokens)
+    optimizer = torch.optim.AdamW([*embed.parameters(), *places.parameters(), *blocks.parameters()])
+
+    def step() -> None:
+        x = blocks(embed(ids) + places(at))
+        nn.functional.cross_entropy((x @ embed.weight.T).flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def layers(device: str) -> Callable[[], None]:
+    """A step of a network of linear layers."""
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6))).to(device)
+    x = torch.ones(128, 512, device=device)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def convolutions(device: str) -> Callable[[], None]:
+    """A step of a small convolutional network."""
+    parts = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(4)]
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *parts).to(device)
+    x = torch.ones(4, 3, 48, 48, device=device)
+
+    def step() -> None:
+        model(x).mean().backward()
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    return step
+
+
+MODELS: dict[str, Callable[[str], Callable[[], None]]] = {
+    "GPT-2, 4 layers of 256": lambda device: gpt(device, 4, 256, 4, 4096, 256),
+    "6 linear layers of 512": layers,
+    "5 convolutions": convolutions,
+}
+
+
+def seconds(step: Callable[[], None]) -> float:
+    """Processor time of one step."""
+    began = time.process_time()
+    step()
+    return time.process_time() - began
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m suites.benchmarks.simulated", description=__doc__)
+    parser.add_argument("--shapes", action="store_true", help="GPT-2 XL by shapes alone, and nothing else")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    with simulated_cuda("h100", values=False):
+        taken = seconds(lambda: gpt("cuda", 48, 1600, 25, 50257, 1024)())
+        peak = torch.cuda.max_memory_allocated()
+    passed = taken <= LONGEST_S
+    print(f"GPT-2 XL by shapes alone, made and trained once: {taken:.1f} s, peak {peak / 2**30:.1f} GiB", flush=True)
+    for name, make in {} if given.shapes else MODELS.items():
+        on_cpu = make("cpu")
+        with simulated_cuda("h100"):
+            on_card = make("cuda")
+            pairs = [(seconds(on_cpu), seconds(on_card)) for _ in range(ROUNDS)]
+            del on_card
+        ratio = min(card for _, card in pairs) / min(cpu for cpu, _ in pairs)
+        passed &= ratio <= LARGEST_RATIO
+        print(f"{name}: {ratio:.2f} times the time on the CPU", flush=True)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
