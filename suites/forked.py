@@ -137,8 +137,8 @@ def serve(folder: str) -> Callable[[], None] | None:
             if process == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for other in (listener, ends, ended, *running.values()):
-                    other.close() if other is not asked else None
+                for other in {listener, ends, ended, *running.values()} - {asked}:
+                    other.close()
                 return _supervised(asked, os.path.join(folder, "python"), own_path)
 
 

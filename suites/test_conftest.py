@@ -32,7 +32,7 @@ def test_modules_of_installed_packages_outlive_an_inner_run(
 ROOT = Path(__file__).parents[1]
 
 
-def test_each_worker_begins_at_another_end_and_all_have_one_order(
+def test_workers_begin_at_other_ends_and_have_one_order(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the slow part, a file that names no mark is not imported."""
