@@ -100,8 +100,11 @@ class Order:
         if self._sort is None:
             return columns[0]
         sort: Callable[[Sequence[Any]], tuple[Any, ...]] = self._sort
-        if all(isinstance(column, array) for column in columns):
-            return array("q", sort(array("q", b"".join([memoryview(column) for column in columns]))))
+        if all(isinstance(one, array) for one in columns):
+            numbers = array("q")
+            for one in columns:
+                numbers.extend(one)
+            return array("q", sort(numbers))
         return sort([*chain.from_iterable(columns)])
 
 
