@@ -173,7 +173,7 @@ def test_tensors_with_parts_are_left_to_python(make: Callable[[], torch.Tensor])
 def test_what_has_a_history_is_followed_and_gradients_are_added() -> None:
     parameter = torch.nn.Parameter(torch.ones(4))
     result = (parameter * 2).sum()
-    result.backward()
+    result.backward()  # type: ignore[no-untyped-call]
     assert read([parameter, result]) == ([(0, 16), (1, 4), (2, 16)], ([], [1]), [(2, 0)])
     assert read([parameter], gradients=False) == ([(0, 16)], ([], []), [])
     gradient = parameter.grad
