@@ -120,7 +120,7 @@ class _Explanation:
         ]
         totals = Counter[str]()
         if self.storages is not None and self.storages.count:
-            totals["cpu"] = self.storages.bytes
+            totals["cpu"] = self.storages.size
         for _, storage, _ in others:
             totals[storage.device] += storage.nbytes
         if kind is None and not (totals and self._question.enough(totals)):
@@ -333,8 +333,8 @@ class _Explanation:
             number = graph.find(obj)
             kept = [(tensor.bytes, tensor.device, tensor.stack) for tensor, _ in self._memory.get(number, ())]
             if number in sizes:
-                size, device, stack = sizes[number]
-                kept.append((size, device, None if stack == NONE else self._question.stack_of(stack)))
+                size, device, called = sizes[number]
+                kept.append((size, device, None if called == NONE else self._question.stack_of(called)))
             for size, device, stack in kept:
                 lines += [f"{size} bytes on {device}", *map(str, () if stack is None else stack.frames)]
             return "\n".join(lines) or None

@@ -212,8 +212,8 @@ class Storages:
         return int(self._library.cudamem_storages_count(self.handle))
 
     @property
-    def bytes(self) -> int:
-        """The size of all of them."""
+    def size(self) -> int:
+        """The bytes of all of them."""
         return int(self._library.cudamem_storages_bytes(self.handle))
 
     def groups(self) -> list[tuple[int, int]]:

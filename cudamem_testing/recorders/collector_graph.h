@@ -17,35 +17,38 @@ class Numbers {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
 
-  explicit Numbers(const std::vector<Object*>& objects) : objects_(objects) { grow(); }
+  // All calls get the same list, which may have grown.
+  using List = std::vector<Object*>;
 
-  uint32_t find(const Object* object) const {
+  explicit Numbers(const List& objects) { grow(objects); }
+
+  uint32_t find(const List& objects, const Object* object) const {
     for (size_t slot = first(object);; slot = (slot + 1) & mask_) {
       const uint32_t place = slots_[slot];
-      if (place == kNone || objects_[place] == object) return place;
+      if (place == kNone || objects[place] == object) return place;
     }
   }
 
   // Adds the last object of the list.
-  void add() {
-    if (4 * objects_.size() > 3 * slots_.size()) return grow();
-    insert(static_cast<uint32_t>(objects_.size() - 1));
+  void add(const List& objects) {
+    if (4 * objects.size() > 3 * slots_.size()) return grow(objects);
+    insert(objects, static_cast<uint32_t>(objects.size() - 1));
   }
 
  private:
-  void grow() {
+  void grow(const List& objects) {
     bits_ = 6;
-    while ((size_t{1} << bits_) < 2 * objects_.size()) ++bits_;
+    while ((size_t{1} << bits_) < 2 * objects.size()) ++bits_;
     slots_.assign(size_t{1} << bits_, kNone);
     mask_ = slots_.size() - 1;
-    for (uint32_t place = 0; place < objects_.size(); ++place) insert(place);
+    for (uint32_t place = 0; place < objects.size(); ++place) insert(objects, place);
   }
 
   // An object that is listed twice keeps its last place.
-  void insert(uint32_t place) {
-    if (!objects_[place]) return;
-    size_t slot = first(objects_[place]);
-    while (slots_[slot] != kNone && objects_[slots_[slot]] != objects_[place]) slot = (slot + 1) & mask_;
+  void insert(const List& objects, uint32_t place) {
+    if (!objects[place]) return;
+    size_t slot = first(objects[place]);
+    while (slots_[slot] != kNone && objects[slots_[slot]] != objects[place]) slot = (slot + 1) & mask_;
     slots_[slot] = place;
   }
 
@@ -53,7 +56,6 @@ class Numbers {
     return reinterpret_cast<uintptr_t>(object) * 0x9E3779B97F4A7C15ull >> (64 - bits_);
   }
 
-  const std::vector<Object*>& objects_;
   std::vector<uint32_t> slots_;
   size_t mask_ = 0;
   int bits_ = 0;
@@ -73,12 +75,12 @@ class Graph {
   // The classes of the objects, each once, and for each object the place of its class among them.
   const std::vector<Object*>& classes() const { return classes_; }
   const std::vector<uint32_t>& types() const { return types_; }
-  uint32_t find(const Object* object) const { return numbers_.find(object); }
+  uint32_t find(const Object* object) const { return numbers_.find(objects_, object); }
 
   // Adds an object, or with null one that has no Python object; returns its place.
   uint32_t add(Object* object) {
     objects_.push_back(object);
-    numbers_.add();
+    numbers_.add(objects_);
     types_.push_back(object ? number_of_class(object) : kNone);
     return static_cast<uint32_t>(objects_.size() - 1);
   }
@@ -218,7 +220,7 @@ class Graph {
 
   static int visit(Object* object, void* self) {
     Graph* const graph = static_cast<Graph*>(self);
-    const uint32_t place = graph->numbers_.find(object);
+    const uint32_t place = graph->find(object);
     if (place != kNone) {
       graph->held_.push_back(place);
     } else if (graph->outside_) {

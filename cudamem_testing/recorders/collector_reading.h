@@ -15,14 +15,15 @@
 
 namespace reading {
 
-// The graph of all objects that a look is called with, which was read already.
-inline Graph *shared = nullptr, *lent = nullptr;
+// The graph of the objects that a look is called with, read before it: a look makes dictionaries of instances, which
+// then stand between these and what they refer to, for another watch and for a look that is repeated.
+inline const Graph* shared = nullptr;
 
-// Lends a graph to the first that begins meanwhile with the same objects.
+// Gives copies of a graph to those that begin meanwhile with the same objects.
 class SharedGraph {
  public:
-  explicit SharedGraph(Graph* graph) { shared = graph; }
-  ~SharedGraph() { shared = lent = nullptr; }
+  explicit SharedGraph(const Graph& graph) { shared = &graph; }
+  ~SharedGraph() { shared = nullptr; }
   SharedGraph(const SharedGraph&) = delete;
   SharedGraph& operator=(const SharedGraph&) = delete;
 };
@@ -59,17 +60,11 @@ READING void* cudamem_graph_begin(Object* list) {
   const ssize_t size = PyList_Size(list);
   objects.reserve(static_cast<size_t>(size));
   for (ssize_t i = 0; i < size; ++i) objects.push_back(PyList_GetItem(list, i));
-  if (reading::shared && reading::shared->objects() == objects) {
-    reading::lent = reading::shared;
-    reading::shared = nullptr;
-    return reading::lent;
-  }
+  if (reading::shared && reading::shared->objects() == objects) return new Graph(*reading::shared);
   return new Graph(std::move(objects));
 }
 
-READING void cudamem_graph_end(Graph* graph) {
-  if (graph != reading::lent) delete graph;
-}
+READING void cudamem_graph_end(Graph* graph) { delete graph; }
 
 READING Object* cudamem_graph_classes(const Graph* graph) {
   const std::vector<Object*>& classes = graph->classes();

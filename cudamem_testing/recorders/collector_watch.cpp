@@ -392,8 +392,9 @@ bool look(Garbage& garbage) {
     looks = true;
     Py_IncRef(watch);
     if (!metered) chosen = garbage.objects();
-    const bool is_last = i + 1 == PyList_Size(state.watches);  // it may add objects to the graph
-    const reading::SharedGraph shared(is_last && chosen == garbage.objects() ? &garbage.graph() : nullptr);
+    Graph part(chosen == garbage.objects() ? std::vector<Object*>() : chosen);
+    if (!part.objects().empty()) part.read();
+    const reading::SharedGraph shared(part.objects().empty() ? garbage.graph() : part);
     if (call_with(watch, "look", chosen, metered ? state.meter.parts() : std::vector<Meter::Part>())) {
       state.looked.push_back(watch);
       state.metered = state.metered || metered;

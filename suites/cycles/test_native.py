@@ -144,7 +144,7 @@ def read(given: list[Any], **options: Any) -> tuple[list[tuple[int, int]], Any, 
     others = storages.read(graph, [*range(len(given))], **options)
     items = [(item.place, item.bytes) for item in storages.items(0, storages.count)]
     with graph:
-        assert storages.bytes == sum(size for _, size in items)
+        assert storages.size == sum(size for _, size in items)
     storages.settle()
     return items, others, [*storages.parameters.items()]
 
@@ -173,7 +173,7 @@ def test_tensors_with_parts_are_left_to_python(make: Callable[[], torch.Tensor])
 def test_what_has_a_history_is_followed_and_gradients_are_added() -> None:
     parameter = torch.nn.Parameter(torch.ones(4))
     result = (parameter * 2).sum()
-    result.backward()
+    result.backward()  # type: ignore[no-untyped-call]
     assert read([parameter, result]) == ([(0, 16), (1, 4), (2, 16)], ([], [1]), [(2, 0)])
     assert read([parameter], gradients=False) == ([(0, 16)], ([], []), [])
     gradient = parameter.grad
