@@ -34,7 +34,7 @@ class Field:
     at: int
     width: int
     kept: int
-    value: object = None
+    value: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _Parser:
         self._fixed += enumerate(found, self._at)
         self._at += width
 
-    def _add(self, key: str, kind: FieldKind, width: int, value: object = None) -> None:
+    def _add(self, key: str, kind: FieldKind, width: int, value: bool | None = None) -> None:
         if self._at + width > len(self._head):
             raise IndexError
         self._fields.append(Field(key, kind, self._at, width, self._kept, value))

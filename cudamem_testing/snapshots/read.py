@@ -13,7 +13,6 @@ from __future__ import annotations
 import operator
 import sys
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, TypeGuard
@@ -24,6 +23,7 @@ from cudamem_testing.model.sizes import format_size
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.safe_access import type_name
 from cudamem_testing.snapshots.frames import FrameTable
+from cudamem_testing.snapshots.notes import Notes
 from cudamem_testing.snapshots.read_written import CPU, is_of_cpu, read_written_cpu
 from cudamem_testing.snapshots.record import (
     Annotation,
@@ -57,23 +57,6 @@ _MOST_TOGETHER = 2**60
 _MOST_POOLS = 2**32
 _HOST = -1  # the index of pinned host memory, as torch writes it
 _MOST_DEVICES = 1024
-_MOST_NOTES = 20
-
-
-class Notes:
-    """Diagnostics by kind, each reported once with its count."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def add(self, text: str, times: int = 1) -> None:
-        """Count one more of ``text``."""
-        if times and (text in self._counts or len(self._counts) < _MOST_NOTES):
-            self._counts[text] += times
-
-    def texts(self) -> tuple[str, ...]:
-        """All of them, in order of first appearance."""
-        return tuple(text if times == 1 else f"{text} ({times} times)" for text, times in self._counts.items())
 
 
 def devices(snapshot: object) -> tuple[Device, ...]:

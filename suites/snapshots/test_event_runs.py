@@ -44,7 +44,7 @@ def test_events_of_many_kinds_are_read_at_once(protocol):
     assert len(data) > 2 * 2**16
 
 
-def test_an_event_that_lacks_a_key_has_the_default_in_its_column():
+def test_an_event_that_lacks_a_key_has_the_default():
     events = [event(number) for number in range(400)]
     for one in events[::3]:
         del one["pool_id"]
@@ -91,7 +91,7 @@ def test_the_byte_of_a_refused_instruction_is_that_in_the_file():
         unpickle(data[:place] + b"\x8f.")
 
 
-def test_layouts_are_made_for_a_limited_number_of_kinds(monkeypatch):
+def test_layouts_are_made_for_few_kinds(monkeypatch):
     """Each takes some tens of microseconds: a file with more kinds is read one instruction at a time."""
     made = []
     layout_of = event_runs.layout_of

@@ -210,7 +210,7 @@ def test_too_little_memory_is_no_fragmentation() -> None:
     ) in lines
 
 
-def test_unused_memory_may_be_enough_only_with_what_can_still_be_reserved() -> None:
+def test_unused_memory_may_be_enough_with_what_is_left() -> None:
     allocator, blocks = held([30, 30])
     allocator.free(blocks[0])
     (line,) = (line for line in why_lines(why(fails(allocator, 40, 15))) if line.startswith("frag"))  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def test_the_sentence_of_the_best_change() -> None:
     ]
 
 
-def test_answers_that_contradict_the_record_are_not_relied_on() -> None:
+def test_answers_that_contradict_the_record() -> None:
     """The request failed beside a free range that is large enough: the record is not of this allocator."""
     allocator, blocks = held([100])
     allocator.free(blocks[0])
@@ -268,7 +268,7 @@ def test_a_record_for_which_nothing_is_tried_says_so() -> None:
     )
 
 
-def test_limits_of_splits_that_no_block_reaches_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_that_no_block_reaches_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def counted(job: Job, settings: AllocatorSettings, **more: Any) -> Any:

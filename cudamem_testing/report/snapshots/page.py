@@ -45,7 +45,7 @@ def write_page(looked: Sequence[Looked], verb: str, top: int, path: Path, progre
         progress.step(f"drawing {one.name}", long=False)
         sections = [*_sections(one, verb, top, numbers)]
         if all(section["title"] == NOTES for section in sections):
-            sections.insert(0, _said(one, verb, top))
+            sections = [_said(one, verb, top)]
         files.append(_file(one, sections))
     _write("Memory snapshot" if len(files) == 1 else "Memory snapshots", files, numbers, path)
 
@@ -92,8 +92,12 @@ def _file(looked: Looked, sections: list[Json]) -> Json:
 
 def _said(looked: Looked, verb: str, top: int) -> Json:
     """What the command prints where there is nothing to draw."""
-    said = (line for line in getattr(texts, verb)(looked, top, None) if not line.startswith("note: "))
-    return {"kind": "lines", "title": "Nothing to draw", "lines": [*map(one_line, said)]}
+    return {"kind": "lines", "title": "Nothing to draw", "lines": [*map(one_line, _lines(looked, verb, top))]}
+
+
+def _lines(looked: Looked, verb: str, top: int) -> Iterator[str]:
+    found: Iterator[str] = getattr(texts, verb)(looked, top, None)
+    return found
 
 
 def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Iterator[Json]:
