@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -27,6 +29,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import cudamem_testing
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "guide"
@@ -172,13 +176,24 @@ def pages(names: Sequence[str] = ()) -> list[Path]:
     return [FOLDER / f"{name}.md" for name in names] or sorted(FOLDER.glob("*.md"))
 
 
+def import_what_commands_need(compiler: bool) -> None:
+    """Import the package and, for optimizers, torch's compiler: else many children would each import them."""
+    for module in pkgutil.walk_packages(cudamem_testing.__path__, "cudamem_testing."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    if compiler:
+        importlib.import_module("torch._dynamo")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the pages that are named, or all; with ``--check`` only compare."""
     import torch
 
     torch.set_num_threads(1)
     check, stale = "--check" in arguments, 0
-    for file in pages([name for name in arguments if name != "--check"]):
+    chosen = pages([name for name in arguments if name != "--check"])
+    import_what_commands_need(compiler=len(chosen) > 1)
+    for file in chosen:
         text = file.read_text(encoding="utf-8")
         now = played(text)
         if now == text:

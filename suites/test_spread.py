@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from cudamem_testing.model.baselines import Measured
 from cudamem_testing.model.changes import Spread
 from cudamem_testing.model.devices import Device
+from suites import forked
 from suites.benchmarks import spread
 from suites.benchmarks.spread import Plan, Run, holds, told
 
@@ -127,8 +129,9 @@ def test_runs_are_kept_and_the_rest_is_done_later(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_orders_are_random_and_the_same_in_every_worker(tmp_path: Path) -> None:
+def test_orders_are_random_and_the_same_in_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of few tests, alone and over two workers."""
+    monkeypatch.setattr(sys, "executable", forked.python())
     file = tmp_path / "test_it.py"
     file.write_text(
         "import torch, pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_it(n): torch.ones(n + 1)\n"
