@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from cudamem_testing.ranks.order import Order
+
+#: By name, because it makes targets in its turn: of the processes that a process starts.
+_MEASURES = "cudamem_testing.ranks.child"
 
 
 class Target:
@@ -24,7 +28,6 @@ class Target:
         if "torch" not in sys.modules:  # the target's module does not use it
             self._target(*args, **kwargs)
             return
-        from cudamem_testing.ranks.child import measured, run
-
-        with measured(self._order):
-            run(self._target, *args, **kwargs)
+        child = import_module(_MEASURES)
+        with child.measured(self._order):
+            child.run(self._target, *args, **kwargs)

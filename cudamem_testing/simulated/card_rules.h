@@ -285,6 +285,11 @@ inline void copied_gradient(const Arguments& arguments) {
     passing({bytes_of(gradient)});
   }
 }
+// The same where the gradient must have the order of the input.
+inline void gradient_in_order_of_input(const Arguments& arguments) {
+  const at::Tensor& gradient = arguments[0].toTensor();
+  if (!gradient.is_contiguous(arguments[1].toTensor().suggest_memory_format())) passing({bytes_of(gradient)});
+}
 inline void batch_norm_backward(const Arguments& arguments) {
   const at::Tensor& input = arguments[1].toTensor();
   if (input.dim() == 2) passing({4 * input.size(1), 4 * input.size(1)});
@@ -378,8 +383,8 @@ inline const std::unordered_map<std::string, Rule>& rules() {
       {"aten::_log_softmax_backward_data.out", &log_softmax_backward},
       {"aten::native_layer_norm_backward", &copied_gradient},
       {"aten::native_batch_norm_backward", &batch_norm_backward},
-      {"aten::max_pool2d_with_indices_backward.grad_input", &copied_gradient},
-      {"aten::avg_pool2d_backward.grad_input", &copied_gradient},
+      {"aten::max_pool2d_with_indices_backward.grad_input", &gradient_in_order_of_input},
+      {"aten::avg_pool2d_backward.grad_input", &gradient_in_order_of_input},
       {"aten::reflection_pad2d_backward", &copied_gradient},
       {"aten::upsample_nearest2d_backward.grad_input", &copied_gradient},
       {"aten::upsample_bilinear2d_backward.grad_input", &copied_gradient},
