@@ -36,7 +36,7 @@ def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
     if reason is None and fact.unseen:
         reason = f"{count(fact.unseen, 'collection')} not examined: the test held a list of all objects, or froze them"
     elif reason is None and fact.large:
-        large = f"{count(fact.large, 'collection')} of more than 40,000 objects not examined"
+        large = f"{count(fact.large, 'collection')} of more than 25,000 objects not examined"
         reason = f"{large}, {format_size(fact.freed)} freed; {WHOLE}"
     elif reason is None and fact.left:
         reason = f"{count(fact.left, 'more kind')} in a collection of many new ones not examined; {WHOLE}"

@@ -130,7 +130,7 @@ UNREAD = """
 WHOLE = "; the fixture reference_cycles reads all of it"
 NOT_EXPLAINED = "cudamem: garbage with tensors was not explained: "
 SAID = {
-    "nodes-20010": "1 collection of more than 40,000 objects not examined, 404.0 KiB freed",
+    "nodes-20010": "1 collection of more than 25,000 objects not examined, 404.0 KiB freed",
     "many-10": "2 more kinds in a collection of many new ones not examined",
     "history-300": "1 collection with a long autograd history read in part",
 }
