@@ -21,6 +21,8 @@ class Ranks:
     """Watches over the start of processes."""
 
     def __init__(self, session: Session) -> None:
+        self.busy = False
+        """Whether the running test has started a process, or asked for others."""
         self._session = session
         self._starting: dict[int, BaseProcess] = {}
         self._restore: list[Callable[[], None]] = []
@@ -30,11 +32,6 @@ class Ranks:
         from cudamem_testing.ranks.processes import Processes  # few tests start one
 
         return Processes(self._session)
-
-    @property
-    def busy(self) -> bool:
-        """Whether the running test has started a process, or asked for others."""
-        return "_processes" in vars(self) and self._processes.busy
 
     def watch(self) -> None:
         """From here on, measure the processes that tests start, and notice those that they fork."""
@@ -63,17 +60,23 @@ class Ranks:
     def begin(self, process: Any) -> None:
         """A process is about to start: have it measure itself, if it can."""
         if self._session.running is not None:
+            self.busy = True
             self._processes.begin(process)
 
     def _forked(self) -> None:
         """This process was forked, by the start of another one or by ``os.fork()``."""
         if self._session.running is not None:
+            self.busy = True
             self._processes.forked(self._starting.get(get_ident()))
 
     def asked_for(self) -> AbstractContextManager[None]:
         """Processes that start inside the block may ask to be measured (:func:`cudamem_testing.rank`)."""
+        self.busy = True
         return self._processes.asked_for()
 
     def judge(self, *, last: bool) -> list[Finding]:
         """What processes that the running test started have found; its record gets that, and their windows."""
-        return self._processes.judge(last=last) if self.busy else []
+        if not self.busy:
+            return []
+        self.busy = not last
+        return self._processes.judge(last=last)

@@ -76,7 +76,7 @@ def test_a_curve_that_cannot_be_made_is_a_note(run_inner, monkeypatch):
     def broken(*args: object) -> None:
         raise RuntimeError("no record")
 
-    monkeypatch.setattr("cudamem_testing.snapshots.curves.curve", broken)
+    monkeypatch.setattr("cudamem_testing.run.curves.curve", broken)
     inner = run_inner(TESTS, "--cudamem", "--cudamem-json=report.json", "-k", "over")
     test = inner.test("test_over")
     assert test.curves == ()

@@ -163,7 +163,7 @@ def test_garbage_alike_is_recognised_in_later_tests(
 ) -> None:
     """What differs by a name only is read again; findings are the same as those of what was read."""
     read: list[list[int]] = []  # of how many objects references are read, each time
-    recognises, edges = memory.Memory.recognises, words.edges
+    recognises, edges = memory.Memory.recognises, words.edges_towards
 
     def counted(self: memory.Memory, objects: list[object], fingerprint: int) -> bool:
         read.append([len(objects), 0])
@@ -171,13 +171,13 @@ def test_garbage_alike_is_recognised_in_later_tests(
         read[-1].append(int(found))
         return found
 
-    def counting(holder: object) -> Any:
+    def counting(holder: object, towards: Any) -> Any:
         if read and len(read[-1]) == 2:
             read[-1][1] += 1
-        return edges(holder)
+        return edges(holder, towards)
 
     monkeypatch.setattr(memory.Memory, "recognises", counted)
-    monkeypatch.setattr(words, "edges", counting)
+    monkeypatch.setattr(words, "edges_towards", counting)
     inner = run_inner(HEAD + SAME, "--cudamem")
     found = {test.nodeid.partition("::")[2]: test.findings for test in inner.run.tests}
     same = [found[f"test_same[{number}]"] for number in range(4)]

@@ -368,7 +368,7 @@ def test_without_columns_two_calls_on_a_line_differ_by_value(tmp_path):
     path = tmp_path / "written.py"
     code = "assert_text('b', 'a'); assert_text('d', {!r})\n"
     run = (
-        "import sys; from cudamem_testing.records.expected import accepting, assert_text\n"
+        "import sys; from cudamem_testing.records.expected.check import accepting, assert_text\n"
         "with accepting(): exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'))"
     )
 

@@ -11,7 +11,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.__main__ import main
 from cudamem_testing.recorders import build, cache
 from cudamem_testing.recorders.build import RecorderUnavailable
-from cudamem_testing.report import doctor
+from cudamem_testing.report import commands
 from cudamem_testing.report.repair import Repaired, repair
 from cudamem_testing.show.tables import Column, Table
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_fixed_fails(
 
     monkeypatch.setattr(build, "find_compiler", missing)
     monkeypatch.setattr(os, "unlink", refuse)
-    monkeypatch.setattr(doctor, "examine", lambda: Table((Column("what"), Column("state")), (("torch", "2"),)))
+    monkeypatch.setattr(commands, "examine", lambda: Table((Column("what"), Column("state")), (("torch", "2"),)))
     assert main(["doctor", "--fix"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "not fixed: the CPU recorder: no C++ compiler found: install one",
