@@ -26,7 +26,6 @@ DOORS = {
     ("__main__", "report.commands"): "--help needs no command",
     ("__main__", "report.snapshots.commands"): "other commands do not read snapshots",
     ("plugin.expected_report", "report.schema"): "a test fails without a check of a text",
-    ("ranks.target", "ranks.child"): "a process without torch is not measured",
     ("recorders.choose", "recorders.cpu"): "a recorder loads when its device is measured",
     ("recorders.cuda", "recorders.native_trap"): "few tests make an allocation fail",
     ("recorders.cuda", "recorders.outside"): "simulated cards have no memory outside the allocator",

@@ -54,7 +54,7 @@ def watched(look: Callable[[list[object]], object], kind: type = Node) -> Iterat
         watch.stop()
 
 
-def test_the_probe_says_whether_reading_attributes_inside_a_collection_keeps_garbage() -> None:
+def test_the_probe_says_whether_reading_keeps_garbage() -> None:
     """The same without a watch: a callback that reads the attributes of garbage, and whether it is there afterwards."""
 
     class Read(Node):

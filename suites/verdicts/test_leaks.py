@@ -302,7 +302,7 @@ def test_a_storage_is_shown_with_its_bytes() -> None:
     assert details(found)[0] == "   64.0 KiB  UntypedStorage (65536 bytes)  reachable"
 
 
-def test_what_a_library_allocated_and_something_else_holds_is_no_flat_parameter() -> None:
+def test_what_something_else_holds_is_no_flat_parameter() -> None:
     """Only what C++ holds is named by the line that allocated it, beside a flat parameter as well."""
     made = Frame("torch/distributed/fsdp/_flat_param.py", 9, "FlatParamHandle.flatten_tensors", "library")
     raw = Frame("torch/cuda/memory.py", 9, "caching_allocator_alloc", "library")
