@@ -25,6 +25,7 @@ from typing import Any
 TAKEN_OVER = {
     *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"),
     *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),  # read when a card is first used
+    "TORCHINDUCTOR_CACHE_DIR",  # read, and set, when something is first compiled
 }
 AT_THE_START = ("PYTHON", "PYTORCH", "TORCH", "OMP_", "MKL_", "KMP_", "LD_", "MALLOC_")
 #: As many as a system passes at once.

@@ -77,6 +77,8 @@ def test_what_only_a_new_process_reads_has_a_new_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "5"}
     assert [run("-c", code).stdout, run("-W", "error", "-c", code).stdout] == ["True\n", "False\n"]
     assert run("-c", code, env=environment).stdout == "False\n"
+    compiled = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": "/nowhere"}  # torch sets it where it compiles
+    assert run("-c", code, env=compiled).stdout == "True\n"
 
 
 def test_a_command_that_is_killed_ends_its_fork(tmp_path: Path) -> None:
