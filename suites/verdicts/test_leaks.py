@@ -49,7 +49,7 @@ def test_the_text() -> None:
         "   hint: call project.cache._CACHE.clear() at the end of the test\n"
         "   more: python -m cudamem_testing explain reachable, docs/hints.md#module-global"
     )
-    assert (found.bytes, found.device, found.severity) == (64 * KIB, CPU, Severity.FAIL)
+    assert (found.bytes, found.device, found.severity, found.fact.tests) == (64 * KIB, CPU, Severity.FAIL, 1)
     assert found.allocated == "cache.py:5 in helper"
     assert found.holder == "module project.cache > _CACHE (list)[0]"
     assert found.cause == "leak | reachable | cache.py::helper | module project.cache > _CACHE (list)[*]"
@@ -217,11 +217,16 @@ def test_a_view_of_a_part() -> None:
 
 
 def test_what_a_step_freed() -> None:
-    gone = [block(1, 100), block(2, 200, stack=stack(7)), block(3, 50)]
+    gone = [block(1, 100), block(2, 200, stack=stack(7)), block(3, 50, stack=stack(9))]
     found = freed_finding(Verdict.TRACEBACK, CPU, 350, 3, "frames of the failed test", gone)
     assert found.severity is Severity.NOTE
     assert title(found) == "cudamem: 350 B retained, then freed by: frames of the failed test (3 blocks, cpu)"
-    assert [line.split()[3] for line in details(found) if "allocated" in line] == ["cache.py:7", "cache.py:5"]
+    assert [line.split()[3] for line in details(found) if "allocated" in line] == [
+        "cache.py:7",
+        "cache.py:5",
+        "cache.py:9",
+    ]
+    assert found.allocated == "cache.py:5 in helper"
 
 
 def test_what_a_step_freed_where_blocks_are_not_known() -> None:
@@ -285,9 +290,9 @@ def test_a_flat_parameter_and_its_gradient_are_one() -> None:
     engine = Frame("torch/autograd/graph.py", 9, "_engine_run_backward", "library")
     blocks = [block(1, stack=Stack((made, TEST))), block(2, stack=Stack((engine, TEST))), block(3, stack=Stack())]
     not_held = dict.fromkeys((1, 2, 3, 4), HolderResult(Reach.NOT_HELD, None))
-    found = {one.holder: one for one in leak_findings([*blocks, block(4)], not_held)}
+    found = {one.holder: one for one in leak_findings([*blocks, block(4, 32 * KIB)], not_held)}
     assert {*found} == {FLAT_PARAMETER, None}
-    assert (found[FLAT_PARAMETER].bytes, found[None].bytes) == (3 * 64 * KIB, 64 * KIB)
+    assert (found[FLAT_PARAMETER].bytes, found[None].bytes) == (3 * 64 * KIB, 32 * KIB)
     assert details(found[FLAT_PARAMETER]).count(f"      held by    {FLAT_PARAMETER}") == 3
     call = "for part in FSDP.fsdp_modules(model): vars(part._handle.flat_param).clear()"
     assert f"   hint: use fully_shard, or end the test with: {call}" in details(found[FLAT_PARAMETER])
@@ -391,6 +396,18 @@ def test_small_leaks_under_many_names_of_one_object() -> None:
     assert [one.bytes for one in found_too] == [120 * KIB, LEAST]
     apart = {place: under(place, f"module project.part{place}") for place in range(4)}
     assert small_leaks(blocks, apart, LEAST) == []
+    owner, name = (Kind.GLOBAL, "OWNER{}", "Owner"), (Kind.ATTRIBUTE, ".kept{}", "Tensor")
+    for owners, expected in ((1, [120 * KIB]), (4, [])):
+        holders = {
+            place: reachable(
+                *(
+                    (kind, text.format(number), word)
+                    for (kind, text, word), number in zip((owner, name), (place % owners, place), strict=True)
+                )
+            )
+            for place in range(4)
+        }
+        assert [one.bytes for one in small_leaks(blocks, holders, LEAST)] == expected
     elsewhere = [block(place, 30 * KIB, stack=stack(5, f"f{place}")) for place in range(4)]
     assert small_leaks(elsewhere, {place: under(place) for place in range(4)}, LEAST) == []
 
