@@ -82,7 +82,7 @@ class Draft:
         gone = 1 in self._settled[1]
         for one in self._found:
             for _, where in one.kept:
-                gone |= type(where) is not int and where.release()  # type: ignore[union-attr]
+                gone |= type(where) is StoredMemory and where.release()
         return bool(self._found) and (gone or not freed or not self._needs_tensors)
 
     def cycles(self) -> list[Cycle]:
@@ -103,7 +103,7 @@ class Draft:
         return merged(cycles)
 
     def settled(self, *, freed: bool = True) -> list[Cycle]:
-        """Both."""
+        """Note what was freed, and return the cycles that kept something: both at once."""
         self.settle(freed=freed)
         return self.cycles()
 

@@ -54,8 +54,6 @@ class Processes:
     """The processes of the running test."""
 
     def __init__(self, session: Session) -> None:
-        self.busy = False
-        """Whether the running test has started a process, or asked for others."""
         self._session = session
         self._folder: Path | None = None
         self._started: list[Started] = []
@@ -107,7 +105,6 @@ class Processes:
         """This process was forked; ``process`` is the one that was being started, if one was."""
         if _replaces_itself() or (process is not None and _loads_data(getattr(process, "_target", None))):
             return
-        self.busy = True
         self._forked.append(None if process is None else process.name)
 
     def _measures_elsewhere(self) -> bool:
@@ -121,7 +118,6 @@ class Processes:
     def folder(self) -> Path:
         """The folder of the running test."""
         if self._folder is None:
-            self.busy = True
             self._folder = Path(tempfile.mkdtemp(prefix="cudamem-ranks-"))
         return self._folder
 
@@ -197,7 +193,7 @@ class Processes:
     def judge(self, *, last: bool) -> list[Finding]:
         """What processes that the running test started have found; its record gets that, and their windows."""
         running = self._session.running
-        if running is None or not self.busy:
+        if running is None:
             return []
         windows, findings = self.collect(last=last)
         running.windows += windows
@@ -211,7 +207,6 @@ class Processes:
         """Forget the processes of a test that has ended, and remove their folder."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self.busy = False
         self._folder = None
         self._started.clear()
         self._forked.clear()
