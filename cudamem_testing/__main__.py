@@ -109,6 +109,11 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
 
 def _run(given: argparse.Namespace) -> int:
     """Run a command; its modules are loaded now, and not for ``--help``."""
+    if given.command == "explain":
+        from cudamem_testing.wording.meanings import explained
+
+        say(explained(given.verdict))
+        return 0
     if given.command == "snapshot":
         from cudamem_testing.report.snapshots.commands import run
     else:

@@ -1,4 +1,4 @@
-"""What each command of ``python -m cudamem_testing`` does, except ``snapshot`` (report/snapshots/commands.py).
+"""What each command of ``python -m cudamem_testing`` does, except ``snapshot`` and ``explain``.
 
 A command returns its exit status. PYTEST_DONT_REWRITE
 """
@@ -30,7 +30,6 @@ from cudamem_testing.report.report_files import read_json, write_json
 from cudamem_testing.report.terminal import summary_lines
 from cudamem_testing.show.places import name_of
 from cudamem_testing.show.printable import room, say, width
-from cudamem_testing.wording.meanings import explained
 
 if TYPE_CHECKING:
     import argparse
@@ -57,11 +56,6 @@ def _doctor(given: argparse.Namespace) -> int:
         say(repaired)
     say("\n".join(examine().lines(header=False)))
     return 1 if failed else 0
-
-
-def _explain(given: argparse.Namespace) -> int:
-    say(explained(given.verdict))
-    return 0
 
 
 def _compare(given: argparse.Namespace) -> int:
@@ -143,7 +137,6 @@ def _summary(run: RunRecord, top: int) -> str:
 
 _COMMANDS = {
     "doctor": _doctor,
-    "explain": _explain,
     "compare": _compare,
     "accept": _accept,
     "report": _report,

@@ -25,6 +25,7 @@ MOST = 150
 DOORS = {
     ("__main__", "report.commands"): "--help needs no command",
     ("__main__", "report.snapshots.commands"): "other commands do not read snapshots",
+    ("__main__", "wording.meanings"): "explain reads no reports",
     ("plugin.expected_report", "report.schema"): "a test fails without a check of a text",
     ("recorders.choose", "recorders.cpu"): "a recorder loads when its device is measured",
     ("recorders.cuda", "recorders.native_trap"): "few tests make an allocation fail",
