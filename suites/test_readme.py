@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from suites import readme
 
+PINNED = re.search(r"^torch==(\S+)", (readme.ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
 SLOW = {"tour", "attention", "leak"}  # the quick start of the guide is as good a sample
 
 
@@ -16,6 +18,9 @@ SLOW = {"tour", "attention", "leak"}  # the quick start of the guide is as good 
     "name", [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in readme.SAMPLES]
 )
 def test_a_sample_is_what_a_run_prints(name: str) -> None:
+    assert PINNED is not None
+    if name == "tour" and torch.__version__.partition("+")[0] != PINNED[1]:
+        pytest.skip(f"other versions of torch than {PINNED[1]} allocate other numbers of blocks")
     assert readme.SAMPLES[name]() == readme.written(name), f"run: python -m suites.readme {name}"
 
 

@@ -21,6 +21,7 @@ SAME_PROCESS = """
     import multiprocessing, os, subprocess
     import pytest, torch
 
+    pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12
     KEPT = []
 
     class Process:
