@@ -202,12 +202,7 @@ class GarbageWatch:
 
     def counts(self) -> list[Count]:
         """The blocks of kinds that were shown before."""
-        room = int(_started[0].cudamem_collector_counts(None, 0))
-        if not room:
-            return []
-        buffer = ctypes.create_string_buffer(room * _COUNT.size)
-        _started[0].cudamem_collector_counts(buffer, room)
-        return [*map(Count._make, _COUNT.iter_unpack(buffer.raw))]
+        return [*map(Count._make, _COUNT.iter_unpack(_started[0].cudamem_collector_counts()))]
 
 
 _watches: list[GarbageWatch] = []
@@ -250,10 +245,11 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     meter = (*given, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
-    library.cudamem_collector_counts.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     library.cudamem_collector_has_time.restype = None
-    library.cudamem_collector_unread.restype = ctypes.py_object
-    library.cudamem_collector_counts.restype = library.cudamem_collector_unshown.restype = ctypes.c_uint64
+    for name in ("unread", "counts"):
+        getattr(library, f"cudamem_collector_{name}").restype = ctypes.py_object
+    for name in ("counted", "unshown"):
+        getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_uint64
     arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, collect, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _makes_dictionaries()) < 0:
         raise CollectorUnreadableError(UNREADABLE)

@@ -100,7 +100,7 @@ class CycleWatch:
         offset = implementation_offset()
         if offset is None:
             return None
-        self._counted = functools.partial(library().cudamem_collector_counts, None, 0)
+        self._counted = library().cudamem_collector_counted
         return self._watch.counting(library(), functions, offset, parameter_class())
 
     def has_time(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -19,6 +20,7 @@ from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, 
 from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_python import this_python
 
+_HostCounts = ctypes.c_int64 * 6
 MANY = 1 << 14
 """Number of distinct stacks above which unused ones are discarded: about 10 MiB."""
 
@@ -28,7 +30,7 @@ class CardStacks:
 
     def __init__(self, library: ctypes.PyDLL, harness: Sequence[CodeType] = ()) -> None:
         self._harness = harness  # so that they stay alive
-        codes = (ctypes.c_uint64 * len(harness))(*map(id, harness))
+        codes = array("Q", map(id, harness)).tobytes()
         self._begin = partial(library.cudamem_gather, 1, codes, len(harness))
         self._end = partial(library.cudamem_gather, 0, None, 0)
         self._tell_grad_mode = library.cudamem_tell_grad_mode
@@ -89,7 +91,7 @@ class CardLibrary:
 
     def host_watch(self) -> Callable[[], int]:
         """A function that says whether pinned memory is unchanged since its last call; needs initialised CUDA."""
-        return partial(self._library.cudamem_host_is_still, (ctypes.c_int64 * 6)())
+        return partial(self._library.cudamem_host_is_still, _HostCounts())
 
 
 @cache

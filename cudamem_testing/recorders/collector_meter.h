@@ -147,6 +147,8 @@ class Meter {
     forget();
   }
 
+  size_t counted() const { return freed_.size(); }
+
   std::vector<Count> counts() const {
     std::vector<Count> found;
     for (const Freed& one : freed_) {

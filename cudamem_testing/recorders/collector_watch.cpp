@@ -531,12 +531,15 @@ EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Mete
   state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
 }
 
-// Copies the entries that were counted and not shown; returns how many there are.
-EXPORT uint64_t cudamem_collector_counts(Meter::Count* out, uint64_t room) {
+// The entries that were counted and not shown, in bytes: see `Meter::Count`.
+EXPORT Object* cudamem_collector_counts() {
   const std::vector<Meter::Count> counts = state.meter.counts();
-  if (counts.size() <= room) std::copy(counts.begin(), counts.end(), out);
-  return counts.size();
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(counts.data()),
+                                   static_cast<ssize_t>(counts.size() * sizeof(Meter::Count)));
 }
+
+// How many entries those are.
+EXPORT uint64_t cudamem_collector_counted() { return state.meter.counted(); }
 
 // From now on collections may take long, because no code of a test waits for them.
 EXPORT void cudamem_collector_has_time() { state.has_time = true; }

@@ -20,7 +20,7 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
-from cudamem_testing.recorders.native_calls import declare
+from cudamem_testing.recorders.native_calls import declare, room
 from cudamem_testing.recorders.native_python import introduce, take_code
 from cudamem_testing.recorders.native_records import (
     BlockRecord,
@@ -57,6 +57,9 @@ _BLOCK = struct.Struct("=3Q3I4x")
 _EVENT = struct.Struct("=3Qq3I2H")
 _REFUSAL = struct.Struct("=3Q2q2I")
 _FRAME = struct.Struct("=Qq")
+# Made once: ctypes makes a class for each length of an array, and only the garbage collector frees it.
+_Reading, _Totals, _Block, _Refusal = (ctypes.c_char * one.size for one in (_READING, _OWNER, _BLOCK, _REFUSAL))
+_StopCodes, _StackCounts = ctypes.c_uint64 * _STOP_CODES, ctypes.c_uint64 * 2
 
 _MOST_FRAMES = 4096
 #: Frames by stack number, for each library by its handle: a process has one, tests load others.
@@ -80,7 +83,7 @@ class Slot:
         self._release = library.cudamem_release_slot
         self._read = library.cudamem_read
         self._number = number
-        self._buffer = ctypes.create_string_buffer(_READING.size)
+        self._buffer = _Reading()
         self._raw: bytes | None = None
         self._last: Reading
         self.in_place = True
@@ -128,8 +131,8 @@ class NativeRecorder:
 
     def __init__(self, library: ctypes.PyDLL, no_stacks: str | None) -> None:
         self._library = library
-        self._totals = ctypes.create_string_buffer(_OWNER.size)
-        self._block = ctypes.create_string_buffer(_BLOCK.size)
+        self._totals = _Totals()
+        self._block = _Block()
         self._frames = _FRAMES.setdefault(library._handle, {})
         self.no_stacks = no_stacks
         """Why stacks cannot be recorded on this Python (see layout.py); `None` if they can."""
@@ -231,14 +234,14 @@ class NativeRecorder:
     def scan(self, owner: int | None = None) -> list[BlockRecord]:
         """The live blocks of one owner, or all, by sequence. Scans the whole table: 1 ms for 100,000 blocks."""
         wanted = -1 if owner is None else owner
-        room = self._library.cudamem_scan(wanted, None, 0)
+        most = self._library.cudamem_scan(wanted, None, 0)
         while True:
-            buffer = ctypes.create_string_buffer(max(room, 1) * _BLOCK.size)
-            count = self._library.cudamem_scan(wanted, buffer, room)
-            if count <= room:
-                found = memoryview(buffer)[: count * _BLOCK.size]
+            memory, pointer = room(most * _BLOCK.size)
+            count = self._library.cudamem_scan(wanted, pointer, most)
+            if count <= most:
+                found = memoryview(memory)[: count * _BLOCK.size]
                 return sorted(map(BlockRecord._make, _BLOCK.iter_unpack(found)), key=lambda b: b.sequence)
-            room = count  # other threads allocated meanwhile
+            most = count  # other threads allocated meanwhile
 
     def block_at(self, address: int) -> BlockRecord | None:
         """The live block at an address; constant time."""
@@ -269,16 +272,16 @@ class NativeRecorder:
             raise ValueError(f"at most {_STOP_CODES} stop codes, not {len(codes)}")
         if self.no_stacks is not None:
             return ()
-        array = (ctypes.c_uint64 * _STOP_CODES)(*map(id, codes))
+        array = _StopCodes(*map(id, codes))
         count = ctypes.c_uint32(len(codes))
         self._library.cudamem_swap_stop_codes(array, ctypes.byref(count))
         return tuple(take_code(pointer) for pointer in array[: count.value])
 
     def stack(self, stack: int) -> tuple[CodePosition, ...]:
         """The frames of a stack id, innermost first; empty for 0 and for one that was trimmed."""
-        buffer = ctypes.create_string_buffer(DEPTH * _FRAME.size)
-        depth = self._library.cudamem_stack(stack, buffer)
-        found = memoryview(buffer)[: depth * _FRAME.size]
+        memory, pointer = room(DEPTH * _FRAME.size)
+        depth = self._library.cudamem_stack(stack, pointer)
+        found = memoryview(memory)[: depth * _FRAME.size]
         return tuple(CodePosition(take_code(code), at) for code, at in _FRAME.iter_unpack(found))
 
     def frames(self, stack: int) -> tuple[FrameRecord, ...]:
@@ -298,7 +301,7 @@ class NativeRecorder:
 
     def stack_counts(self) -> StackCounts:
         """How many distinct stacks are kept, and how many were not because there was no room."""
-        counts = (ctypes.c_uint64 * 2)()
+        counts = _StackCounts()
         self._library.cudamem_stack_counts(counts)
         return StackCounts(*counts)
 
@@ -328,11 +331,11 @@ class NativeRecorder:
         ends = ctypes.byref(first), ctypes.byref(total)
         self._library.cudamem_events(start, None, 0, *ends)
         start = max(start, first.value)
-        room = max(total.value - start, 0)
-        buffer = ctypes.create_string_buffer(max(room, 1) * _EVENT.size)
-        count = self._library.cudamem_events(start, buffer, room, *ends)
+        most = max(total.value - start, 0)
+        memory, pointer = room(most * _EVENT.size)
+        count = self._library.cudamem_events(start, pointer, most, *ends)
         start = max(start, first.value)
-        found = memoryview(buffer)[: count * _EVENT.size]
+        found = memoryview(memory)[: count * _EVENT.size]
         return Trace(start, start + count, list(map(EventRecord._make, _EVENT.iter_unpack(found))))
 
     def set_limit(self, limit: int | None) -> int | None:
@@ -349,7 +352,7 @@ class NativeRecorder:
 
     def refusal(self) -> Refusal | None:
         """The last allocation that the limit refused, or `None` if none ever was."""
-        buffer = ctypes.create_string_buffer(_REFUSAL.size)
+        buffer = _Refusal()
         self._library.cudamem_refusal(buffer)
         refusal = Refusal._make(_REFUSAL.unpack(buffer))
         return refusal if refusal.number else None

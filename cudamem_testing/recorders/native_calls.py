@@ -46,6 +46,17 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import ctypes
+from typing import Any
+
+
+def room(size: int) -> tuple[bytearray, Any]:
+    """Memory of at least ``size`` bytes that a call fills, and what to pass to that call.
+
+    A ctypes array of that size would be of a class made for it, which only the garbage collector frees: a test that
+    counts what ``gc.collect()`` finds would count it.
+    """
+    memory = bytearray(max(size, 1))
+    return memory, ctypes.byref(ctypes.c_char.from_buffer(memory))
 
 
 def declare(library: ctypes.PyDLL) -> None:

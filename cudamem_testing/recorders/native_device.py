@@ -38,14 +38,14 @@ _COUNTERS = struct.Struct("=12q")
 _PEAKS = struct.Struct(f"={len(PLACES)}q")
 _PEAKS_AT = _COUNTERS.size + 8  # behind a number for journals
 _TOLD_AT = _PEAKS_AT + _PEAKS.size + 8  # behind a flag
-_SIZE = _TOLD_AT + _PEAKS.size
+_Buffer = ctypes.c_char * (_TOLD_AT + _PEAKS.size)
 
 
 class NativeDevice:
     """The counters of one device, by the number of its `c10::DeviceType`. Not thread-safe."""
 
     def __init__(self, library: ctypes.PyDLL, device_type: int, index: int) -> None:
-        self._buffer = ctypes.create_string_buffer(_SIZE)
+        self._buffer = _Buffer()
         device = ctypes.c_int32(device_type), ctypes.c_int32(index), self._buffer
         self._read = partial(library.cudamem_read_device, *device)
 

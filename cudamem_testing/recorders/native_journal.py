@@ -11,10 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from cudamem_testing.recorders.native_calls import room
 from cudamem_testing.recorders.native_device import PLACES
 from cudamem_testing.recorders.peaks import Levels
 
 _NOTE = struct.Struct("=7q")
+_Peaks = ctypes.c_int64 * len(PLACES)
 
 
 class Note(NamedTuple):
@@ -47,14 +49,14 @@ class NativeJournal:
 
     def notes(self) -> list[Note]:
         """All notes so far."""
-        room = int(self._library.cudamem_notes(self._handle, None, 0))
-        buffer = ctypes.create_string_buffer(max(room, 1) * _NOTE.size)
-        count = min(room, int(self._library.cudamem_notes(self._handle, buffer, room)))
-        return [*map(Note._make, _NOTE.iter_unpack(memoryview(buffer)[: count * _NOTE.size]))]
+        most = int(self._library.cudamem_notes(self._handle, None, 0))
+        memory, pointer = room(most * _NOTE.size)
+        count = min(most, int(self._library.cudamem_notes(self._handle, pointer, most)))
+        return [*map(Note._make, _NOTE.iter_unpack(memoryview(memory)[: count * _NOTE.size]))]
 
     def take_highest(self) -> Levels:
         """A device's peaks that notes reset since the last call, and the current ones; empty if there are none."""
-        peaks = (ctypes.c_int64 * len(PLACES))()
+        peaks = _Peaks()
         if not self._library.cudamem_take_highest(self._handle, peaks):
             return {}
         return dict(zip(PLACES, peaks, strict=True))

@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
 TAKEN = "another allocation is made to fail already: one fail_allocation at a time"
 _TRAPPED = struct.Struct("=4Q2I")
-
-
-class TrapPlace(ctypes.Structure):
-    """`struct Place` of trap.h."""
-
-    _fields_ = (("code", ctypes.c_uint64), ("first", ctypes.c_int64), ("last", ctypes.c_int64))
+_Trapped = ctypes.c_char * _TRAPPED.size
+_PLACE = struct.Struct("=Q2q")
 
 
 #: Of `set_trap`.
@@ -28,7 +24,7 @@ ARGUMENTS: Sequence[Any] = [
     ctypes.c_uint64,
     ctypes.c_uint64,
     ctypes.c_int32,
-    ctypes.POINTER(TrapPlace),
+    ctypes.c_void_p,
     ctypes.c_uint32,
 ]
 
@@ -56,11 +52,9 @@ class NativeTrap:
         self._codes: Sequence[LineCode] = () if wanted.at is None else code_of_line(*wanted.at)  # kept alive
         self._read, self._clear, self._frames = read, clear, frames
         self._last: tuple[int, ...] | None = None
-        places = (TrapPlace * len(self._codes))(
-            *(TrapPlace(id(code), first, last) for code, first, last in self._codes)
-        )
+        places = b"".join(_PLACE.pack(id(code), first, last) for code, first, last in self._codes)
         every = wanted.nth is None and wanted != Wanted()
-        if not put(wanted.above or 0, wanted.nth or 0, every, places, len(places)):
+        if not put(wanted.above or 0, wanted.nth or 0, every, places, len(self._codes)):
             raise RuntimeError(TAKEN)
 
     def look(self) -> Trapped:
@@ -81,6 +75,6 @@ class NativeTrap:
     def _numbers(self) -> tuple[int, ...]:
         if self._last is not None:
             return self._last
-        buffer = ctypes.create_string_buffer(_TRAPPED.size)
+        buffer = _Trapped()
         self._read(buffer)
         return _TRAPPED.unpack(buffer.raw)

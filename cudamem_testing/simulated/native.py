@@ -18,6 +18,7 @@ from cudamem_testing.model.allocator_settings import INTERVALS, AllocatorSetting
 from cudamem_testing.model.simulated_cards import Cards
 from cudamem_testing.recorders.build import Library, RecorderUnavailable, compiled, load
 from cudamem_testing.recorders.layout import FramesUnreadable
+from cudamem_testing.recorders.native_calls import room
 from cudamem_testing.recorders.native_device import COUNTED, POOLS
 from cudamem_testing.recorders.native_python import this_python
 from cudamem_testing.recorders.native_trap import ARGUMENTS
@@ -80,7 +81,9 @@ OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
 LIGHT_WORKSPACE = 2**20
 #: Frames of kernels in Python, which a real card does not have.
 _KERNELS = str(Path(__file__).parent)
-_STATS = len(COUNTED) * len(POOLS) * len(VALUES) + 2 * len(VALUES) + len(ONCE)
+# Made once: ctypes makes a class for each length of an array, and only the garbage collector frees it.
+_Stats = ctypes.c_int64 * (len(COUNTED) * len(POOLS) * len(VALUES) + 2 * len(VALUES) + len(ONCE))
+_Pinned, _Sizes = ctypes.c_int64 * 18, ctypes.c_int64 * 2
 
 
 class Setup(ctypes.Structure):
@@ -173,7 +176,7 @@ class NativeCard:
         Raises:
             RuntimeError: there is no such card.
         """
-        numbers = (ctypes.c_int64 * _STATS)()
+        numbers = _Stats()
         if self._library.cudamem_card_stats(card, numbers) < 0:
             raise RuntimeError(self.error())
         each = iter(numbers)
@@ -185,7 +188,7 @@ class NativeCard:
 
     def pinned(self) -> dict[str, Any]:
         """Statistics of pinned memory."""
-        numbers = (ctypes.c_int64 * 18)()
+        numbers = _Pinned()
         self._library.cudamem_card_pinned(numbers)
         names = ("active_requests", "active_bytes", "allocations", "allocated_bytes")
         each = iter(numbers)
@@ -213,15 +216,14 @@ class NativeCard:
 
     def snapshot(self, cards: int, events: bool) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
         """Segments of all cards, and the events of each."""
-        sizes = (ctypes.c_int64 * 2)()
+        sizes = _Sizes()
         if self._library.cudamem_card_snapshot(int(events), sizes) < 0:
             raise RuntimeError(self.error())
-        numbers = array("q", bytes(8 * sizes[0]))
-        text = ctypes.create_string_buffer(sizes[1] or 1)
-        room = (ctypes.c_int64 * len(numbers)).from_buffer(numbers) if numbers else None
-        self._library.cudamem_card_read_snapshot(room, text)
-        del room
-        return _Reader(numbers, text.raw[: sizes[1]].decode(errors="replace").split("\0")).read(cards)
+        numbers, into = room(8 * sizes[0])
+        text, into_text = room(sizes[1])
+        self._library.cudamem_card_read_snapshot(into, into_text)
+        words = text[: sizes[1]].decode(errors="replace").split("\0")
+        return _Reader(array("q", numbers[: 8 * sizes[0]]), words).read(cards)
 
     def error(self) -> str:
         """Why the last call failed."""

@@ -217,7 +217,7 @@ def storage_use_count(tensor: object) -> tuple[int, int]:
 def implementation_offset() -> int | None:
     """Offset in bytes of the C++ tensor's address in a tensor object; ``None`` if it was not found."""
     tensor = torch.empty(0)
-    words = (ctypes.c_uint64 * (TensorBase.__basicsize__ // 8)).from_address(id(tensor))
+    words = memoryview(ctypes.string_at(id(tensor), TensorBase.__basicsize__ & ~7)).cast("Q")
     found = [place for place, word in enumerate(words) if word == tensor._cdata]
     return 8 * found[0] if len(found) == 1 else None
 

@@ -137,3 +137,32 @@ def test_mocks_of_a_module_change_no_finding(run_inner: Run, mocks: bool) -> Non
     assert "                        | torch.ones(2**16)" in result.lines
     assert "   closed by  test_it.py:15: self.me = self" in result.lines
     assert "      held by    module test_it > KEEP (list)[0]" in result.lines
+
+
+def test_a_test_counts_the_same_garbage(run_inner: Run):
+    """One that counts what a collection finds, with memory that it freed or a cycle kept."""
+    counting = """
+        import gc
+        from collections import Counter
+        import pytest, torch
+
+        @pytest.mark.parametrize("case", range(5))
+        def test_counted(case):
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            gc.set_debug(0)
+            with open("counted.txt", "a") as out:
+                print(sorted(Counter(type(one).__name__ for one in gc.garbage).items()), file=out)
+            gc.garbage.clear()
+            big = [torch.zeros(65536)]
+            if case % 2:
+                big.append(big)
+                del big
+                gc.collect()
+    """
+    told = []
+    for argument in ("--no-cudamem", "--cudamem"):
+        inner = run_inner(counting, argument, "--cudamem-device=cpu", "--cudamem-cycles=warn")
+        told.append((inner.folder / "counted.txt").read_text(encoding="utf-8").splitlines())
+        (inner.folder / "counted.txt").unlink()
+    assert told[1][2:] == told[0][2:]  # the first tests find what was left by imports

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -25,7 +25,7 @@ class Memory:
 
     def passing(self, near: torch.Tensor, *sizes: int) -> None:
         """Take memory as a kernel does for as long as it runs, all at once; sizes in bytes, 0 for none."""
-        numbers = (ctypes.c_int64 * len(sizes))(*sizes)
+        numbers = array("q", sizes).tobytes()
         if self._native.__getattr__("pass")(near.device.index, numbers, len(sizes)) < 0:
             raise torch.OutOfMemoryError(self._native.error())
 
