@@ -1,16 +1,15 @@
 """``python -m suites.guide [PAGE ...]``: run the examples of the guide's pages, and write what they print into them.
 
-A page of ``docs/guide`` is a script that a reader can follow from top to bottom. A comment above a code block says what
-the block is:
+A page is a script that a reader can follow from top to bottom, in an empty folder:
 
-- ``<!-- file: test_it.py -->``: the block is written to that file of an empty folder.
-- ``<!-- run: pytest --cudamem -->``: the block is what the command prints there. ``<!-- run: pytest --cudamem; from
-  cudamem:; to more: -->`` shows one part: from the first line with a text to the next one that begins with another.
-- ``<!-- again; from cudamem summary; to measured -->``: another part of what the last command printed.
-- ``<!-- show: __cudamem__/known.jsonl -->``: the block is what the file holds.
+- A line that has only a name in backquotes, ``test_it.py``: the code block below it is what that file holds.
+- A block of ``sh``: commands to run.
+- ``<!-- prints -->``: the block below it is what the last command printed. ``<!-- prints; from cudamem:; to more: -->``
+  shows a part: from the first line with a text to the next one that begins with another.
 
 Commands run one after another in children of one process that has imported torch, so a page takes about a second.
 ``--check`` writes nothing, prints how pages differ from what was printed, and ends with status 1 if any does.
+:mod:`suites.follow` runs the same commands as a reader does, and takes the time.
 """
 
 from __future__ import annotations
@@ -33,28 +32,49 @@ from pathlib import Path
 import cudamem_testing
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "docs" / "guide"
+DOCS = ROOT / "docs"
 #: What differs between two runs of one command: how long it took, and lines that torch's profiler prints.
-_DURATION = re.compile(r" in \d+\.\d\ds")
+_DURATION = re.compile(r" in \d+\.\d(\ds| s\b)")
 _NOISE = "USDT:"
+_BLOCK = r"(?P<fence{n}>```+){language}\n(?P<{verb}>.*?)^(?P=fence{n})$"
 _STEP = re.compile(
-    r"^(?P<indent> *)<!-- (?P<verb>file|run|again|show)(?:: (?P<what>[^;\n]+?))?"
-    r"(?:; from (?P<first>[^;\n]+?))?(?:; to (?P<last>[^;\n]+?))? -->\n"
-    r"(?P=indent)(?P<fence>```+)\w*\n(?P<text>.*?)^(?P=indent)(?P=fence)$",
+    "|".join(
+        (
+            r"^`(?P<file>[\w./]+)`\n\n" + _BLOCK.format(n=1, language=r"\w*", verb="text"),
+            "^" + _BLOCK.format(n=2, language="sh", verb="commands"),
+            r"^<!-- prints(?:; from (?P<first>[^;\n]+?))?(?:; to (?P<last>[^;\n]+?))? -->\n"
+            + _BLOCK.format(n=3, language=r"\w*", verb="printed"),
+        )
+    ),
     re.M | re.S,
 )
 
 
 @dataclass(frozen=True)
-class Step:
-    """A code block with a comment that says what it is: a file, what a command prints, or what a file holds."""
+class File:
+    """A file that the reader writes."""
 
-    verb: str
-    what: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands that the reader runs."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A part of what the commands before printed: from a line with a text to one that begins with another."""
+
     first: str | None
     last: str | None
     text: str
-    indent: str
+
+
+Step = File | Commands | Printed
 
 
 class Shell:
@@ -64,27 +84,29 @@ class Shell:
         self.folder = folder
         self.lines: list[str] = []
 
-    def output_of(self, step: Step) -> str:
-        """Do what a step says; its text if that is right by now.
+    def do(self, step: Step) -> str | None:
+        """Do what a step says; for a block that shows what was printed, the text that it must have.
 
         Raises:
             ValueError: when no line of the output has the text at which a part begins or ends.
         """
-        file = self.folder / step.what
-        if step.verb == "file":
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(step.text, encoding="utf-8")
-            return step.text
-        if step.verb == "show":
-            lines = file.read_text(encoding="utf-8").splitlines()
-        elif step.verb == "run":
-            lines = self.lines = run(shlex.split(step.what), self.folder)
+        if isinstance(step, Printed):
+            return "".join(f"{line}\n" for line in part(self.lines, step))
+        if isinstance(step, File):
+            write(step, self.folder)
         else:
-            lines = self.lines
-        return "".join(f"{line}\n" for line in part(lines, step))
+            self.lines = [line for command in step.lines for line in run(shlex.split(command), self.folder)]
+        return None
 
 
-def part(lines: Sequence[str], step: Step) -> Sequence[str]:
+def write(file: File, folder: Path) -> None:
+    """Write a file of a page into a folder."""
+    path = folder / file.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(file.text, encoding="utf-8")
+
+
+def part(lines: Sequence[str], step: Printed) -> Sequence[str]:
     """The lines that a step shows."""
     if step.first is None and step.last is None:
         return [line for line in lines if line.strip()]
@@ -111,9 +133,13 @@ def run(command: Sequence[str], folder: Path, color: bool = False) -> list[str]:
         os._exit(1)
     os.close(write)
     with open(read, encoding="utf-8") as printed:
-        lines = [_DURATION.sub(" in 0.5s", line.rstrip()) for line in printed if not line.startswith(_NOISE)]
+        lines = [_DURATION.sub(_half_a_second, line.rstrip()) for line in printed if not line.startswith(_NOISE)]
     os.waitpid(child, 0)
     return lines
+
+
+def _half_a_second(duration: re.Match[str]) -> str:
+    return f" in 0.5{' ' if ' ' in duration[1] else ''}s"
 
 
 def _become(command: Sequence[str], folder: Path, color: bool) -> None:
@@ -126,6 +152,9 @@ def _become(command: Sequence[str], folder: Path, color: bool) -> None:
         os.environ.pop(name, None)
     os.environ["FORCE_COLOR" if color else "NO_COLOR"] = "1"
     program, *arguments = command
+    if program == "cat":
+        print(*(Path(name).read_text(encoding="utf-8") for name in arguments), sep="", end="", flush=True)
+        os._exit(0)
     if program == "pytest":
         module = "pytest"
     elif arguments[:1] == ["-m"]:
@@ -154,9 +183,12 @@ def _become(command: Sequence[str], folder: Path, color: bool) -> None:
 def steps(page: str) -> Iterator[tuple[re.Match[str], Step]]:
     """The steps of a page, from top to bottom."""
     for found in _STEP.finditer(page):
-        indent = found["indent"]
-        text = re.sub(rf"^{indent}", "", found["text"], flags=re.M)
-        yield found, Step(found["verb"], found["what"] or "", found["first"], found["last"], text, indent)
+        if found["file"] is not None:
+            yield found, File(found["file"], found["text"])
+        elif found["commands"] is not None:
+            yield found, Commands(found["commands"].splitlines())
+        else:
+            yield found, Printed(found["first"], found["last"], found["printed"])
 
 
 def played(page: str) -> str:
@@ -164,16 +196,17 @@ def played(page: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         shell, parts, at = Shell(Path(folder)), [], 0
         for found, step in steps(page):
-            text = shell.output_of(step)
-            indented = "".join(f"{step.indent}{line}" if line.strip() else line for line in text.splitlines(True))
-            parts += [page[at : found.start("text")], indented]
-            at = found.end("text")
+            if (text := shell.do(step)) is not None:
+                parts += [page[at : found.start("printed")], text]
+                at = found.end("printed")
         return "".join([*parts, page[at:]])
 
 
 def pages(names: Sequence[str] = ()) -> list[Path]:
-    """The files of the pages that are named, or all."""
-    return [FOLDER / f"{name}.md" for name in names] or sorted(FOLDER.glob("*.md"))
+    """The pages that are named (``guide/ci``), or all on which something is run."""
+    if names:
+        return [DOCS / f"{name}.md" for name in names]
+    return [file for file in sorted(DOCS.rglob("*.md")) if "```sh\n" in file.read_text(encoding="utf-8")]
 
 
 def import_what_commands_need(compiler: bool) -> None:
@@ -201,7 +234,10 @@ def main(arguments: Sequence[str]) -> int:
         stale += 1
         if check:
             sides = (text.splitlines(), now.splitlines())
-            print(*difflib.unified_diff(*sides, f"{file.name} as written", "as printed", lineterm=""), sep="\n")
+            print(
+                *difflib.unified_diff(*sides, f"{file.relative_to(DOCS)} as written", "as printed", lineterm=""),
+                sep="\n",
+            )
         else:
             file.write_text(now, encoding="utf-8")
             print(f"written: {file.relative_to(ROOT)}")

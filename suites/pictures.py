@@ -22,8 +22,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-component-update", "--no-fi
 def made(page: str, *commands: str) -> guide.Shell:
     """The folder of a page after all its steps, and after some commands."""
     shell = guide.Shell(Path(tempfile.mkdtemp()))
-    for _, step in guide.steps((guide.FOLDER / f"{page}.md").read_text(encoding="utf-8")):
-        shell.output_of(step)
+    for _, step in guide.steps((guide.DOCS / "guide" / f"{page}.md").read_text(encoding="utf-8")):
+        shell.do(step)
     for command in commands:
         shell.lines = guide.run(shlex.split(command), shell.folder)
     return shell

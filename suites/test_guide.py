@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from suites import forked, guide
+from suites import follow, forked, guide
 
 PAGE = """
-<!-- file: one.py -->
+`one.py`
+
 ```python
 print("first")
 print("second")
 print("third")
 ```
 
-<!-- run: python one.py; from sec; to th -->
+```sh
+python one.py
+```
+
+<!-- prints; from sec; to th -->
 ```
 stale
 ```
 
-<!-- file: two.py -->
-```python
-```
-
-<!-- again; to first -->
+<!-- prints; to first -->
 ```
 ```
 
-   <!-- run: python two.py -->
-   ````
-   ````
+`two.txt`
+
+```text
+kept
+```
+
+```sh
+cat two.txt
+python one.py
+```
+
+<!-- prints; to first -->
+````
+````
 """
 
 
@@ -46,14 +60,14 @@ def checked(*names: str) -> str:
 
 @pytest.mark.subprocess
 def test_the_quick_start() -> None:
-    assert checked("quick-start") == ""
+    assert checked("guide/quick-start") == ""
 
 
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_every_other_page() -> None:
-    names = [file.stem for file in guide.pages() if file.stem != "quick-start"]
-    assert checked(*names) == ""
+    names = [str(file.relative_to(guide.DOCS).with_suffix("")) for file in guide.pages()]
+    assert checked(*(name for name in names if name != "guide/quick-start")) == ""
 
 
 def test_every_python_block_of_a_page_is_valid() -> None:
@@ -65,7 +79,7 @@ def test_every_python_block_of_a_page_is_valid() -> None:
 
 def test_recipes_are_yaml() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML comes with transformers")
-    blocks = (guide.FOLDER / "ci.md").read_text(encoding="utf-8").split("```yaml\n")[1:]
+    blocks = (guide.DOCS / "guide" / "ci.md").read_text(encoding="utf-8").split("```yaml\n")[1:]
     recipes = [yaml.safe_load(block.partition("```")[0]) for block in blocks]
     steps = [step for recipe in recipes[:2] for job in recipe["jobs"].values() for step in job["steps"]]
     assert all({"uses", "run"} & {*step} for step in steps)
@@ -74,19 +88,43 @@ def test_recipes_are_yaml() -> None:
 
 @pytest.mark.subprocess
 def test_a_page_is_played_from_top_to_bottom() -> None:
-    now = guide.played(PAGE)
-    assert [step.text for _, step in guide.steps(now)] == [
-        'print("first")\nprint("second")\nprint("third")\n',
-        "second\nthird\n",
-        "",
-        "first\n",
-        "",
+    found = [step for _, step in guide.steps(guide.played(PAGE))]
+    assert found == [
+        guide.File("one.py", 'print("first")\nprint("second")\nprint("third")\n'),
+        guide.Commands(["python one.py"]),
+        guide.Printed("sec", "th", "second\nthird\n"),
+        guide.Printed(None, "first", "first\n"),
+        guide.File("two.txt", "kept\n"),
+        guide.Commands(["cat two.txt", "python one.py"]),
+        guide.Printed(None, "first", "kept\nfirst\n"),
     ]
 
 
 def test_a_part_that_is_not_there_is_an_error() -> None:
-    step = guide.Step("run", "", "second", "fourth", "", "")
+    step = guide.Printed("second", "fourth", "")
     with pytest.raises(ValueError, match="no line after 'second' begins with 'fourth':\nfirst\nsecond"):
         guide.part(["first", "second"], step)
     with pytest.raises(ValueError, match="no line has 'second'"):
         guide.part(["first"], step)
+
+
+def test_every_page_states_the_minutes_that_a_reader_needs() -> None:
+    """As the index does: reading it, copying its files, typing its commands, and five seconds for each to run."""
+    rows = re.findall(r"^\|.*?\]\(([\w/-]+)\.md\).*\| (\d+) \|$", (guide.DOCS / "index.md").read_text("utf-8"), re.M)
+    assert {guide.DOCS / f"{name}.md" for name, _ in rows} >= {*guide.pages()}
+    for name, minutes in rows:
+        page = (guide.DOCS / f"{name}.md").read_text(encoding="utf-8")
+        needs = follow.effort(page)
+        assert (name, follow.stated(page)) == (name, int(minutes))
+        assert needs.minutes + needs.commands * 5 / 60 <= int(minutes), name
+
+
+@pytest.mark.subprocess
+def test_a_page_is_followed_by_processes_of_their_own(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("python one.py", "python one.py\npython -c 'raise SystemExit(3)'", 1))
+    followed = follow.follow(page, "cpu", None)
+    assert followed.wrong == ["python -c 'raise SystemExit(3)': status 3"]
+    assert followed.clock > 0 < followed.processor
+    assert followed.printed[:2] == ["$ python one.py", "first\nsecond\nthird\n"]
+    assert follow.effort(PAGE) == follow.Effort(words=27, files=2, commands=3)

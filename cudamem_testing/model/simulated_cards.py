@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cudamem_testing.model.devices import Device, parse_selection
@@ -57,6 +58,7 @@ CARDS = {
     )
 }
 DEFAULT = "h100"
+LEAST = CARDS[DEFAULT].context + 2 * MIB
 _SPEC = re.compile(r"(?:(\d{1,2})x)?([\w.\-]+)", re.ASCII)
 
 
@@ -79,17 +81,16 @@ class Cards:
         match = _SPEC.fullmatch(text or DEFAULT)
         count, name = match.groups() if match else (None, "")
         number = 1 if count is None else int(count)
+        why = f"write a size (24GiB), a model ({', '.join(CARDS)}), or up to {MOST_CARDS} of one (2x24GiB)"
         if match and 1 <= number <= MOST_CARDS:
             if name in CARDS:
                 return cls(CARDS[name], number)
-            try:
-                return cls(_of_size(parse_size(name)), number)
-            except ValueError:
-                pass
-        raise ValueError(
-            f"no card {text!r} can be simulated: write a size (24GiB), a model ({', '.join(CARDS)}), "
-            f"or up to {MOST_CARDS} of one (2x24GiB)"
-        )
+            with suppress(ValueError):
+                size = parse_size(name)
+                if size > LEAST:
+                    return cls(_of_size(size), number)
+                why = f"it needs more than {format_size(LEAST)}, most of it for the context of a process"
+        raise ValueError(f"no card {text!r} can be simulated: {why}")
 
     def __str__(self) -> str:
         return self.model.title if self.count == 1 else f"{self.model.title} x {self.count}"
@@ -102,8 +103,6 @@ class Cards:
 
 def _of_size(size: int) -> CardModel:
     base = CARDS[DEFAULT]
-    if size <= base.context + 2 * MIB:
-        raise ValueError(f"a card of {format_size(size)} has no room beside its context")
     key = format_size(size).replace(" ", "").replace(".0", "")
     return replace(base, key=key, name=f"Simulated {key}", memory=size)
 

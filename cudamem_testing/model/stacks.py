@@ -28,6 +28,7 @@ _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 _STANDARD = tuple(
     path.rstrip("/\\") + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
 )
+_PASSING_ON = ("torch/utils/_device.py", "torch/overrides.py")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -68,13 +69,15 @@ class Stack:
     def library_call(self) -> Frame | None:
         """The innermost frame before the project's own; ``None`` if the project's line allocated itself.
 
-        An anonymous function is skipped if a named one called it.
+        An anonymous function is skipped if a named one called it, and what only passes a call on in any case: the mode
+        behind ``torch.set_default_device`` and ``with torch.device()``.
         """
         calls: list[Frame] = []
         for frame in self.frames:
             if frame.origin == "project":
                 break
-            calls.append(frame)
+            if frame.file not in _PASSING_ON:
+                calls.append(frame)
         named = (frame for frame in calls if not frame.function.endswith("<lambda>"))
         return next(named, calls[0] if calls else None)
 

@@ -155,6 +155,8 @@ class Collector:
         self._cover(session)
         gathered, runs = self._gathered, runs_tests(self._config)
         asked = runs and self._settings.on and self._settings.leaks != "off"
+        if runs:
+            gathered.note_unused()
         gathered.note_rules(whole=asked and is_whole(session))
         unwritten = runs and gathered.record(self._outcomes.seen, self._collected.outside_root, self._policy)
         if self._markers_fail or unwritten or gathered.fails:

@@ -166,9 +166,10 @@ def operator_memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., Op
 @pytest.fixture
 def graph_capture(request: pytest.FixtureRequest) -> Iterator[GraphCapture]:
     """Capture functions as CUDA graphs and assert that replays are right; ``graph_capture.check`` needs no card."""
+    from cudamem_testing.plugin.items import skip
     from cudamem_testing.run.graph_captures import GraphCaptures
 
-    captures = GraphCaptures(str(request.config.rootpath), request.node.nodeid, unavailable=pytest.skip)
+    captures = GraphCaptures(str(request.config.rootpath), request.node.nodeid, unavailable=skip)
     _each_example(request, captures.end)
     with _outcome(request) as outcome:
         yield captures.graphs

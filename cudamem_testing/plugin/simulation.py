@@ -12,6 +12,7 @@ import pytest
 
 from cudamem_testing.model.override import NOTHING
 from cudamem_testing.plugin import keys
+from cudamem_testing.plugin.items import skip
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.simulated import Cards, enter, without_values
 from cudamem_testing.simulated.unsupported import unsupported
@@ -65,4 +66,4 @@ def _skipping() -> Wrapper:
         reason = unsupported(error)
         if reason is None:
             raise
-    pytest.skip(reason)
+    skip(reason)

@@ -25,10 +25,12 @@ from cudamem_testing.model.records import (
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.places import FOLDER
 from cudamem_testing.windows.defaults import IGNORED_BELOW
+from cudamem_testing.wording.runs import nothing_allocated
 
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked
     from cudamem_testing.model.settings import Settings
+    from cudamem_testing.model.windows import Window
     from cudamem_testing.run.process_summary import ProcessSummary
     from cudamem_testing.verdicts.policy import Policy
 
@@ -124,6 +126,13 @@ class Gathered:
                     f"rule '{rule}' ({rule.reason}) ignored nothing: it can be removed from cudamem_ignore"
                 )
 
+    def note_unused(self) -> None:
+        """Note that no test allocated on the cards that were measured: its tensors are on the CPU, which was not."""
+        windows = [window for test in self.tests for window in test.whole]
+        devices = unused([*windows, *(window for fixture in self._fixtures for window in fixture.windows)])
+        if devices:
+            self.notes.append(nothing_allocated(devices))
+
     def record(self, seen: Collection[str], outside: AbstractSet[str], policy: Policy | None) -> bool:
         """Write baselines and known findings if that was asked for; returns whether it failed.
 
@@ -153,3 +162,11 @@ class Gathered:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
         folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)
+
+
+def unused(windows: Iterable[Window]) -> list[str]:
+    """The devices of a run's windows if all are cards on which nothing was allocated; pinned memory does not count."""
+    real = [window for window in windows if not window.device.pseudo]
+    nothing = all(window.start == window.allocations == 0 for window in real)
+    devices = sorted({str(window.device) for window in real})
+    return devices if nothing and "cpu" not in devices else []

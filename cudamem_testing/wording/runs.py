@@ -49,6 +49,11 @@ def unmeasurable(error: Exception) -> str:
     )
 
 
+def nothing_allocated(devices: Sequence[str]) -> str:
+    """That no test allocated on the measured devices, and how to measure the CPU."""
+    return f"no test allocated memory on {' or '.join(devices)}; --cudamem-device=cpu measures tensors on the CPU"
+
+
 def switched_off(unenforced: int, flags: Sequence[str]) -> str:
     """That ``--no-cudamem`` wins over other ``flags``, and how many tests have markers that it does not enforce."""
     off = f"off (--no-cudamem wins over {' and '.join(flags)})" if flags else "off (--no-cudamem)"

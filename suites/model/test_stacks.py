@@ -86,6 +86,15 @@ def test_an_anonymous_function_is_skipped_for_its_named_caller():
     assert PLACES.stack([(library, 5, "<lambda>"), here]).library == "torch/nn/modules/module.py <lambda>"
 
 
+def test_a_mode_that_passes_calls_on_is_no_library_call():
+    here = [("/home/me/project/a.py", line, f"f{line}") for line in (1, 2)]
+    mode = ("/v/lib/python3.12/site-packages/torch/utils/_device.py", 109, "DeviceContext.__torch_function__")
+    linear = ("/v/lib/python3.12/site-packages/torch/nn/modules/linear.py", 134, "Linear.forward")
+    assert PLACES.stack([mode, linear, *here]).library == "torch/nn/modules/linear.py Linear.forward"
+    stack = PLACES.stack([mode, *here])
+    assert (stack.library, stack.line, str(stack.called_from)) == ("", "a.py:1 in f1", "a.py:2 in f2")
+
+
 def test_the_caller_of_a_helper_is_the_next_project_frame():
     library = ("/v/lib/python3.12/site-packages/torch/x.py", 5, "g")
     project = [("/home/me/project/a.py", line, f"f{line}") for line in (1, 2, 3)]

@@ -34,8 +34,9 @@ def test_in_a_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
     inner = run_inner(pytester, FILE, "-rs")
     assert inner.last == "1 failed, 1 passed, 2 skipped"
     assert inner.record is None  # nothing is measured for it
-    (reason,) = {line.rpartition(": ")[2] for line in inner.lines if line.startswith("SKIPPED")}
-    assert reason == "CUDA graphs need a CUDA device, and torch sees none"
+    reason = "CUDA graphs need a CUDA device, and torch sees none"
+    places = [line.partition(": ") for line in inner.lines if line.startswith("SKIPPED")]
+    assert [(place.partition(" test_it.py:")[0], why) for place, _, why in places] == [("SKIPPED [1]", reason)] * 2
     (fault,) = [line for line in inner.lines if "in test_fault.<lambda>: " in line]
     place, _, source = fault.partition(": ")
     assert place == "E       test_it.py:9 in test_fault.<lambda>"

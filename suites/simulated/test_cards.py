@@ -32,10 +32,19 @@ def test_a_card_is_named_by_model_or_size(text: str, title: str, memory: int, co
     assert (str(cards), cards.model.memory, cards.count) == (title, memory, count)
 
 
-@pytest.mark.parametrize("text", ["h900", "0x24GiB", "17xh100", "x", "1KiB", "24GiBx2"])
+@pytest.mark.parametrize("text", ["h900", "0x24GiB", "17xh100", "x", "24GiBx2"])
 def test_other_cards_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^no card '{text}' can be simulated: write a size \(24GiB\), a model"):
         Cards.parse(text)
+
+
+def test_a_card_without_room_beside_its_context_is_refused() -> None:
+    why = "it needs more than 520.0 MiB, most of it for the context of a process"
+    with pytest.raises(ValueError, match=rf"^no card '160MiB' can be simulated: {why}$"):
+        Cards.parse("160MiB")
+    with pytest.raises(ValueError, match=why):
+        Cards.parse("2x520MiB")
+    assert str(Cards.parse("521MiB")) == "simulated 521MiB"
 
 
 def test_settings_are_those_of_the_environment() -> None:
