@@ -109,14 +109,14 @@ def test_a_part_that_is_not_there_is_an_error() -> None:
 
 
 def test_every_page_states_the_minutes_that_a_reader_needs() -> None:
-    """As the index does: reading it, copying its files, typing its commands, and five seconds for each to run."""
+    """As the index does: to read it, to copy files, to type commands, and ten seconds for each to run, as on a card."""
     rows = re.findall(r"^\|.*?\]\(([\w/-]+)\.md\).*\| (\d+) \|$", (guide.DOCS / "index.md").read_text("utf-8"), re.M)
     assert {guide.DOCS / f"{name}.md" for name, _ in rows} >= {*guide.pages()}
     for name, minutes in rows:
         page = (guide.DOCS / f"{name}.md").read_text(encoding="utf-8")
         needs = follow.effort(page)
         assert (name, follow.stated(page)) == (name, int(minutes))
-        assert needs.minutes + needs.commands * 5 / 60 <= int(minutes), name
+        assert needs.minutes + needs.commands * 10 / 60 <= int(minutes), name
 
 
 @pytest.mark.subprocess

@@ -20,6 +20,8 @@ from cudamem_testing.show.tables import Column, Table
 KEPT = (Verdict.TEST_INSTANCE, Verdict.COMPILER_CACHE, Verdict.FIXTURE, Verdict.HARNESS)
 FOLDED = 3
 """Parameters of a test from which on they are one row of the table."""
+PAGE = 4096
+"""Bytes of the smallest use of pinned memory that has a row."""
 Row = tuple[TestRecord, Window]
 UNKNOWN = "?"
 NONE = "-"
@@ -118,8 +120,8 @@ def _rank(row: Row) -> tuple[bool, int]:
 
 
 def _counts(window: Window) -> bool:
-    """Pinned host memory has a row only where some was used."""
-    return not window.device.pseudo or bool(window.peak_growth)
+    """Pinned host memory has a row only where a page of it was used: each read of a number takes some bytes."""
+    return not window.device.pseudo or (window.peak_growth or 0) >= PAGE
 
 
 def _retained(run: RunRecord) -> list[str]:

@@ -54,6 +54,7 @@ class Gathered:
         self._unchecked: Counter[Unchecked] = Counter()
         self._ledger: list[LedgerEntry] = []
         self._ignored: Counter[str] = Counter()
+        self._about_cards: list[str] = []
         self._about_rules: list[str] = []
         self._about_records: list[str] = []
         self._unseen = Unseen()
@@ -83,6 +84,7 @@ class Gathered:
         self._ledger += known.ledger
         self._ignored.update(known.ignored)
         self.notes += known.notes
+        self._about_cards += known.outside
 
     def run(self) -> RunRecord:
         """The record of the run so far."""
@@ -94,7 +96,7 @@ class Gathered:
             tuple(self.tests),
             tuple(self._fixtures),
             tuple(self.findings),
-            tuple(dict.fromkeys((*self.notes, *self._about_rules, *self._about_records))),
+            tuple(dict.fromkeys((*self.notes, *self._about_cards, *self._about_rules, *self._about_records))),
             dict(sorted(self._unenforced.items())),
             tuple(self._ledger),
             tuple(one for checks in self.checked.values() for one in checks),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class ProcessSummary(NamedTuple):
     """``unenforced`` counts budgets by reason, ``ignored`` findings by the rule that ignored them, ``unchecked`` what
-    else was not checked, by what and why.
+    else was not checked, by what and why. ``outside`` has a line for each card about memory outside torch's allocator.
     """
 
     environment: Environment
@@ -24,6 +24,7 @@ class ProcessSummary(NamedTuple):
     ignored: Mapping[str, int]
     notes: list[str]
     unchecked: Mapping[Unchecked, int]
+    outside: list[str]
 
 
 def process_summary(session: Session) -> ProcessSummary:
@@ -37,4 +38,5 @@ def process_summary(session: Session) -> ProcessSummary:
         session.leaks.ignored if session.leaks else {},
         session.recorders.notes,
         session.unchecked,
+        session.outside.notes(),
     )

@@ -322,8 +322,7 @@ class Session:
             self.findings += [*self.policy.judged(self.attributions.border(place)), *self.outside.border(place)]
 
     def finish(self, *, runs_tests: bool) -> None:
-        """All tests have ended: note what the run used outside torch, and judge what they left together."""
-        self.recorders.notes += self.outside.notes()
+        """All tests have ended: judge what they left together."""
         if "_promises" in vars(self):
             self.unchecked.update(self._promises.unchecked())
         asked = self.settings.leaks

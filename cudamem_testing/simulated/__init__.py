@@ -159,9 +159,7 @@ def unavailable() -> str | None:
         if absent:
             return f"the internals of this torch differ ({', '.join(absent)}): simulated cards need torch 2.9 or later"
         return None
-    if torch_api.cuda_device_count():
-        return "this machine has a CUDA device: no card is simulated beside it (hide it with CUDA_VISIBLE_DEVICES='')"
     return (
-        "this torch was built with CUDA, whose kernels a simulated card cannot replace: install the CPU build "
-        "(pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+        "this torch was built with CUDA, whose kernels a simulated card cannot replace: install the CPU build, in "
+        "another environment if you have a card (pip install torch --index-url https://download.pytorch.org/whl/cpu)"
     )

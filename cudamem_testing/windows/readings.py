@@ -75,4 +75,5 @@ class Readings(InNotebook):
         return self._first.allocations
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.windows))
+        used = [one for one in self.windows if not one.device.pseudo or one.peak]
+        return "\n".join(map(str, used))

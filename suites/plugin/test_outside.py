@@ -109,3 +109,12 @@ def test_a_run(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
     assert " ".join(inner.summary).count("outside torch's allocator") == 1
     (finding,) = inner.run.findings
     assert title(finding) == "cudamem: 24.0 MiB more outside torch's allocator since test_b.py (cuda:0)"
+
+
+def test_a_quiet_run_has_no_summary_for_it(run_inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The context of a process alone takes hundreds of MiB, so every run on a card has that note."""
+    monkeypatch.setattr(cards, "this_process", lambda device: 500 * MIB)
+    test = "def test_it(card): card.allocate(100)"
+    inner = run_inner({"conftest.py": ONE_CARD, "test_a.py": test}, "--cudamem", "--cudamem-device=cuda", "-q")
+    assert (inner.status, inner.last, "summary" in inner.out) == (0, "1 passed", False)
+    assert len(inner.run.notes) == 1

@@ -173,20 +173,20 @@ def test_unknown_is_shown_as_such_and_ranked_last() -> None:
         """)
 
 
-def test_pinned_host_memory_has_a_row_only_where_some_was_used() -> None:
+def test_pinned_host_memory_has_a_row_only_where_a_page_was_used() -> None:
     host = Device("host")
     run = RunRecord(
         Environment(("cuda:0", "host")),
         (
-            measured("a.py::test_pins", (CARD, 4, 0, 0, 1), (host, 8, 0, 0, 1), used=0.1),
-            measured("a.py::test_plain", (CARD, 3, 0, 0, 1), (host, 0, 0, 0, 0), used=0.2),
+            measured("a.py::test_pins", (CARD, 4, 0, 0, 1), (host, 4096, 0, 0, 1), used=0.1),
+            measured("a.py::test_plain", (CARD, 3, 0, 0, 1), (host, 4095, 0, 4095, 32), used=0.2),
         ),
     )
     assert summary(run) == exactly("""
-        peak  reserved  retained  allocs  budget  device  test
-         8 B       0 B       0 B       1     10%  host    a.py::test_pins
-         4 B       0 B       0 B       1       -  cuda:0  a.py::test_pins
-         3 B       0 B       0 B       1     20%  cuda:0  a.py::test_plain
+           peak  reserved  retained  allocs  budget  device  test
+        4.0 KiB       0 B       0 B       1     10%  host    a.py::test_pins
+            4 B       0 B       0 B       1       -  cuda:0  a.py::test_pins
+            3 B       0 B       0 B       1     20%  cuda:0  a.py::test_plain
         measured 2 tests on cuda:0, host
         """)
 

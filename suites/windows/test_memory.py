@@ -58,6 +58,17 @@ def test_a_window_can_be_read_while_it_is_open_and_afterwards(memory: Memory, ca
     )
 
 
+def test_pinned_memory_is_printed_only_where_it_was_used() -> None:
+    host = FakeRecorder("host")
+    memory = Memory(Tracker([FakeRecorder("cpu"), host]))
+    with memory.window("decode") as window:
+        pass
+    assert str(window) == "decode on cpu: start 0 B, peak 0 B, end 0 B"
+    with memory.window("load") as window:
+        host.allocate(5)
+    assert str(window).splitlines()[1] == "load on host: start 0 B, peak 5 B, end 5 B"
+
+
 @pytest.mark.parametrize(
     "spelling", [0, "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), Device("cuda", 0)]
 )
