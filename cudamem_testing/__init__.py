@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cudamem_testing import strategies as strategies
     from cudamem_testing.cycles.collect import ReferenceCycles, find_cycles, reference_cycles, warn_cycles, watch_cycles
     from cudamem_testing.cycles.draw import annotated_references, object_graph
     from cudamem_testing.cycles.results import Cycle
@@ -112,7 +113,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its module."""
+    """Import a public name from its module, or the public module of that name."""
+    if name == "strategies":  # not in __all__: it needs hypothesis
+        return import_module(f"{__name__}.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,6 @@ from cudamem_testing.model.records import (
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.places import FOLDER
 from cudamem_testing.windows.defaults import IGNORED_BELOW
-from cudamem_testing.wording.runs import nothing_allocated
 
 if TYPE_CHECKING:
     from cudamem_testing.model.checked import Checked
@@ -133,6 +132,8 @@ class Gathered:
         windows = [window for test in self.tests for window in test.whole]
         devices = unused([*windows, *(window for fixture in self._fixtures for window in fixture.windows)])
         if devices:
+            from cudamem_testing.wording.runs import nothing_allocated
+
             self.notes.append(nothing_allocated(devices))
 
     def record(self, seen: Collection[str], outside: AbstractSet[str], policy: Policy | None) -> bool:

@@ -173,7 +173,7 @@ def test_unknown_is_shown_as_such_and_ranked_last() -> None:
         """)
 
 
-def test_pinned_host_memory_has_a_row_only_where_a_page_was_used() -> None:
+def test_pinned_memory_has_a_row_only_where_it_was_used() -> None:
     host = Device("host")
     run = RunRecord(
         Environment(("cuda:0", "host")),

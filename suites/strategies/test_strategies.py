@@ -111,3 +111,13 @@ def test_without_hypothesis_it_says_what_to_install():
     last = done.stderr.splitlines()[-1]
     needs = "cudamem_testing.strategies needs hypothesis: pip install 'cudamem_testing[hypothesis]'"
     assert last == f"ModuleNotFoundError: {needs}"
+
+
+def test_the_module_is_there_without_an_import_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cudamem_testing
+
+    monkeypatch.delattr(cudamem_testing, "strategies")
+    monkeypatch.delitem(sys.modules, "cudamem_testing.strategies")
+    assert cudamem_testing.strategies.tensors.__module__ == "cudamem_testing.strategies"
+    with pytest.raises(AttributeError, match=r"^module 'cudamem_testing' has no attribute 'strategy'$"):
+        _ = cudamem_testing.strategy
