@@ -26,7 +26,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from gc import callbacks, collect, get_referents, get_stats
+from gc import callbacks, collect, get_count, get_referents, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
@@ -86,14 +86,17 @@ class Count(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """Collections with too many objects, the bytes that they freed, and the kinds of garbage left out in others."""
+    """Collections with too many objects, those that were not read to the end, with the bytes that each of them freed,
+    and the kinds of garbage left out in others."""
 
     collections: int
     bytes: int
+    cut: int
+    cut_bytes: int
     kinds: int
 
 
-_COUNT, _UNREAD = struct.Struct("=6Q"), struct.Struct("=3Q")
+_COUNT, _UNREAD = struct.Struct("=6Q"), struct.Struct("=5Q")
 Part = tuple[int, int]
 """Some of the garbage that has no reference to the rest: its fingerprint, 0 where it has none, and its objects.
 
@@ -238,7 +241,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
-    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 7, ctypes.c_int32]
+    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 8, ctypes.c_int32]
     library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
     for name in ("mark", "seen", "collections", "end"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
@@ -250,7 +253,8 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.py_object
     for name in ("counted", "unshown"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_uint64
-    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, collect, _interrupted, genuine)
+    counts = get_count if sys.version_info < (3, 14) else None  # from there on a collection has parts of a generation
+    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, counts, collect, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _makes_dictionaries()) < 0:
         raise CollectorUnreadableError(UNREADABLE)
     if _KNOWN_VALUES and not hasattr(sys, "gettotalrefcount"):  # a debug build checks what is undone

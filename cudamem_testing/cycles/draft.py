@@ -13,6 +13,8 @@ from cudamem_testing.torch_api.tensors import StoredMemory
 
 #: Objects outside the garbage, held by it through C++, that are looked at; and if there is little time.
 MOST_BEYOND, SOME_BEYOND = 20_000, 100
+#: Seconds of processor time after which no further cycle of a collection in a test is read.
+EXPLAINING = 0.005
 
 Allocated = Callable[[str, int], "Stack | None"]
 
@@ -26,7 +28,8 @@ class Question:
     tensor that only Python can read; with ``known_only``, blocks without one do not count. ``counts`` decides some of
     this faster. Without ``blocks`` they are asked for every block. ``enough`` says whether so many bytes on each device
     are worth examining. ``kind`` looks for instances of a class instead of tensors. ``memory`` is kept between
-    questions. Of objects beyond the garbage ``beyond`` are read; ``cut`` is called if there are more.
+    questions. Of objects beyond the garbage ``beyond`` are read; ``cut`` is called if there are more. After ``seconds`` no
+    further cycle is read, and ``stopped`` is called if there are some.
     """
 
     locator: Locator
@@ -41,6 +44,8 @@ class Question:
     memory: Memory | None = None
     beyond: int = MOST_BEYOND
     cut: Callable[[], None] = lambda: None
+    seconds: float | None = None
+    stopped: Callable[[], None] = lambda: None
     draws: bool = True
 
 

@@ -17,9 +17,11 @@ import types
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import thread_time
 from typing import TYPE_CHECKING
 
 from cudamem_testing import safe_access
+from cudamem_testing.cycles.counted import UNREAD
 from cudamem_testing.cycles.draft import Draft, Found, Question
 from cudamem_testing.cycles.memory import Chain, Memory
 from cudamem_testing.cycles.native import NONE, Graph, Item, Storages
@@ -37,9 +39,13 @@ if TYPE_CHECKING:
     from cudamem_testing.show.diagrams import Diagram
 
 #: Objects at the start and at the end of a long cycle that are put into words, and among which it may start.
-ENDS, STARTS = 24, 1000
+ENDS, STARTS = 24, 200
+#: As many at both ends of the way from a long cycle to a tensor are part of its name.
+NAMED_ENDS = 8
 #: Cycles of the same classes in one collection that are read; what others keep is counted with those.
 MOST_ALIKE = 8
+#: Cycles of one collection that are read, however long it takes.
+AT_LEAST = 8
 UNSEEN = "(through C++, where it cannot be followed)"
 
 
@@ -74,6 +80,7 @@ class _Explanation:
 
     def __init__(self, graph: Graph, question: Question) -> None:
         self._question = question
+        self._ends = None if question.seconds is None else thread_time() + question.seconds
         self._known = question.memory or Memory(question.locator)
         self._graph, self._objects = graph, graph.objects
         self.storages: Storages | None = None
@@ -196,8 +203,16 @@ class _Explanation:
             groups.setdefault(graph.keeper(one), _Group()).others.append(one)
         unseen = groups.pop(NONE, None)
         found = groups.items() if not others else sorted(groups.items(), key=lambda pair: -self._bytes(pair[1]))
-        for component, group in found:
-            yield self._cycle(component, group)
+        is_stopped = False
+        for number, (component, group) in enumerate(found):
+            if not is_stopped and number >= AT_LEAST and self._ends is not None and thread_time() > self._ends:
+                is_stopped = True
+                self._question.stopped()
+            if is_stopped:
+                kept = [pair for one in group.others for pair in self._memory.get(one, ())]
+                yield Found(Cycle((UNREAD,), (), UNREAD), [*kept], group.storages)
+            else:
+                yield self._cycle(component, group)
         if unseen is not None:
             kept = [pair for one in unseen.others for pair in self._memory.get(one, ())]
             yield Found(Cycle((UNSEEN,), (), UNSEEN), [*kept], unseen.storages)
@@ -291,7 +306,7 @@ class _Explanation:
 
     def _named(self, place: int, kept: KeptTensor, paths: Mapping[int, list[int]], steps: Sequence[Hop]) -> KeptTensor:
         tensor = self._object(place)
-        path = hops([self._object(one) for one in _shortened(paths[place])])
+        path = hops([self._object(one) for one in _shortened(paths[place], NAMED_ENDS)])
         name = name_along(path or [step for step in steps if step.referent is tensor][:1])
         return replace(kept, name=name, shape=shape_of(tensor))
 
@@ -359,8 +374,8 @@ def _is_tensor_class(cls: type) -> bool:
     return safe_access.derives(cls, TensorBase)
 
 
-def _shortened(chain: list[int]) -> list[int]:
-    return chain if len(chain) <= 2 * ENDS + 1 else [*chain[:ENDS], *chain[-ENDS - 1 :]]
+def _shortened(chain: list[int], ends: int = ENDS) -> list[int]:
+    return chain if len(chain) <= 2 * ends + 1 else [*chain[:ends], *chain[-ends - 1 :]]
 
 
 def _place_of(tensor: KeptTensor) -> tuple[object, ...]:

@@ -83,7 +83,7 @@ COLLECTOR_WATCH = Library(
     "the watch over the garbage collector",
     (
         "collector_watch.cpp",
-        *(f"collector_{part}.h" for part in ("garbage", "graph", "meter", "others", "python", "reading", "storages")),
+        *(f"collector_{part}.h" for part in ("garbage", "graph", "meter", "others", "python", "reading", "storages", "time")),
         "cpu_ledger.h",
     ),
     "c++17",

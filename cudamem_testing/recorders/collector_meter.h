@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "collector_garbage.h"
+#include "collector_time.h"
 #include "cpu_ledger.h"
 
 class Meter {
@@ -62,11 +63,74 @@ class Meter {
     limit_ = limit;
   }
 
+  // Counts garbage of which all kinds were shown before, without reading what it refers to; returns whether it did.
+  // If the collection is not `whole`, what older objects keep that garbage holds is attributed to the same kind. This takes
+  // little time whatever is there: then the rest is, too, and `unread` says so.
+  bool count_known(Garbage& garbage, uint64_t collection, bool whole, const Stopwatch& time) {
+    const std::vector<Object*>& objects = garbage.objects();
+    const std::vector<uint32_t>& types = garbage.graph().types();
+    const uint32_t classes = static_cast<uint32_t>(garbage.graph().classes().size());
+    std::vector<uint64_t> kinds;
+    std::vector<uint8_t> looks(classes);  // 1: tensors, 2: objects of more than one kind
+    for (uint32_t number = 0; number < classes; ++number) {
+      looks[number] = garbage.of_class(number).wanted ? 1 : garbage.is_alike(number) ? 0 : 2;
+      if (looks[number] != 2) kinds.push_back(garbage.of_class(number).kind);
+    }
+    const bool has_wanted = std::count(looks.begin(), looks.end(), 1);
+    const auto is_known = [this](uint64_t kind) { return known_.count(kind) > 0; };
+    if (has_wanted && !std::all_of(kinds.begin(), kinds.end(), is_known)) return false;
+    begin(collection);
+    if (!has_wanted) return watch_rest(whole);
+    std::vector<Held> held;
+    size_t tensors = 0;
+    bool is_shared = false;
+    for (size_t place = 0; place < types.size(); ++place) {
+      const uint8_t look = looks[types[place]];
+      if (look == 2) {
+        kinds.push_back(garbage.kind_at(place));
+        if (kinds.back() != last_kind_ && !is_known(kinds.back())) return false;
+        last_kind_ = kinds.back();
+      }
+      if (look != 1) continue;
+      if (++tensors > kFewTensors && !(tensors & 255) && time.passed() > kForKnown) {
+        is_cut_ = true;
+        break;
+      }
+      const size_t before = held.size();
+      if (read(objects[place], place, &held) != Memory::kRead) return false;
+      for (size_t i = before; i < held.size(); ++i) {
+        if (held[i].kind != last_kind_ && !is_known(held[i].kind)) return false;
+        last_kind_ = held[i].kind;
+        is_shared = is_shared || shared_.count(held[i].kind);
+      }
+    }
+    if (held.empty()) return !is_cut_ && watch_rest(whole);
+    uint64_t part = 0;
+    if (is_shared) {
+      for (const Held& one : held) kinds.push_back(one.kind);
+      part = part_of(&kinds);
+      for (Held& one : held) one.part = shared_.count(one.kind) ? part : 0;
+      const auto is_told = [this](const Held& one) { return !one.part || shown_for_.count(one.kind ^ one.part); };
+      if (!std::all_of(held.begin(), held.end(), is_told)) return false;
+    }
+    const auto shown = shown_for_.find(held[0].kind ^ held[0].part);
+    if ((is_cut_ || !whole) && shown != shown_for_.end()) {
+      saved_part_ = shown->second.part;
+      saved_before_ = live();
+    }
+    counted_ = std::move(held);
+    return true;
+  }
+
+  // Garbage that was counted holds no older objects.
+  void no_rest() {
+    saved_before_ = {};
+    saved_part_ = before_ = 0;
+  }
+
   // Chooses the objects of a collection to show: not too many, unless it has time.
   std::vector<Object*> choose(Garbage& garbage, uint64_t collection, bool has_time, const Recognise& recognise) {
-    collection_ = collection;
-    forget();
-    seen_.clear();
+    begin(collection);
     const size_t size = garbage.objects().size();
     std::vector<Held> held;
     std::vector<Opaque> opaque;
@@ -95,17 +159,18 @@ class Meter {
     return choose_parts(garbage, held, opaque, has_time, recognise);
   }
 
-  // A collection has more objects than are read.
-  void pass_over(uint64_t collection) {
-    collection_ = collection;
-    forget();
+  // A collection has more objects than are read, or there is no time to read all that they refer to.
+  void pass_over(uint64_t collection, bool is_large) {
+    begin(collection);
     before_ = live().bytes;
-    is_large_ = true;
+    is_large_ = is_large;
+    is_cut_ = !is_large;
   }
 
-  // Collections that had too many objects, the bytes that they freed, and parts that were left unread in others.
+  // Collections that had too many objects and the bytes that they freed, those that were not read to the end and the bytes
+  // of these that are not attributed, and parts that were left unread in others.
   struct Unread {
-    uint64_t collections, bytes, parts;
+    uint64_t collections, bytes, cut, cut_bytes, parts;
   };
   const Unread& unread() const { return unread_; }
 
@@ -119,7 +184,7 @@ class Meter {
     return bytes;
   }
 
-  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_ || is_large_; }
+  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_ || is_large_ || is_cut_; }
 
   // A collection has ended; `looked` is whether the chosen objects were read.
   void finish(bool looked) {
@@ -133,15 +198,19 @@ class Meter {
     const uint64_t freed = before_ > now.bytes ? before_ - now.bytes : 0;
     small += freed;
     unread_.collections += is_large_;
+    unread_.cut += is_cut_;
     unread_.bytes += is_large_ ? freed : 0;
+    unread_.cut_bytes += is_cut_ ? freed : 0;
     Live rest = {saved_before_.bytes - std::min(saved_before_.bytes, now.bytes),
                  saved_before_.blocks - std::min(saved_before_.blocks, now.blocks)};
     for (const Held& one : shown_) rest.take(is_gone(one) ? one.block.size : 0);
+    std::unordered_map<uint64_t, size_t> places;  // of what was counted, by kind and part
     for (const Held& one : counted_) {
-      rest.take(is_gone(one) ? one.block.size : 0);
-      if (below_ && !looked && !known_.count(one.kind)) small += one.block.size;
+      const bool gone = is_gone(one), known = looked || one.kind == last_kind_ || known_.count(one.kind);
+      rest.take(gone ? one.block.size : 0);
+      if (below_ && !known) small += one.block.size;
       // A finalizer may have resurrected what was shown: a later collection then shows it.
-      if ((looked || known_.count(one.kind)) && is_freed(one.block)) count(one);
+      if (known && gone) count(one, &places);
     }
     if (saved_part_ && rest.bytes && rest.blocks) freed_.push_back({collection_, 0, saved_part_, rest.bytes, rest.blocks});
     forget();
@@ -215,13 +284,34 @@ class Meter {
     chosen_.clear();
     saved_before_ = {};
     saved_part_ = before_ = 0;
-    below_ = is_large_ = false;
+    below_ = is_large_ = is_cut_ = false;
+  }
+
+  void begin(uint64_t collection) {
+    collection_ = collection;
+    forget();
+    seen_.clear();
+  }
+
+  // Notes what the owner has, for garbage without tensors: older objects that it holds may have some.
+  bool watch_rest(bool whole) {
+    if (!whole) before_ = live().bytes;
+    return true;
+  }
+
+  // The kind of a part whose objects and blocks have these kinds.
+  static uint64_t part_of(std::vector<uint64_t>* kinds) {
+    std::sort(kinds->begin(), kinds->end());
+    kinds->erase(std::unique(kinds->begin(), kinds->end()), kinds->end());
+    uint64_t part = 1;
+    for (uint64_t kind : *kinds) part = mixed(part ^ kind);
+    return part;
   }
 
   // The owner's live memory.
   Live live() const {
     cudamem::OwnerTotals totals = {};
-    totals_(owner_, &totals);
+    if (totals_) totals_(owner_, &totals);
     return {totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0, totals.blocks};
   }
 
@@ -248,7 +338,7 @@ class Meter {
       return false;  // a tensor without data
     }
     Held found = {place, {}, 0, 0, 0};
-    if (seen_.insert(address).second && block_at_(address, &found.block) && found.block.owner == owner_) {
+    if (block_at_ && seen_.insert(address).second && block_at_(address, &found.block) && found.block.owner == owner_) {
       found.kind = mixed(found.block.size << 1 | 1) ^ mixed(~uint64_t{found.block.stack});
       held->push_back(found);
     }
@@ -353,9 +443,7 @@ class Meter {
       found.kinds.push_back(mixed(garbage.kind_at(one.place) ^ kSaves));
       found.fingerprint += mixed(found.kinds.back());
     }
-    std::sort(found.kinds.begin(), found.kinds.end());
-    found.kinds.erase(std::unique(found.kinds.begin(), found.kinds.end()), found.kinds.end());
-    for (uint64_t kind : found.kinds) found.part = mixed(found.part ^ kind);
+    found.part = part_of(&found.kinds);
     const auto is_met = [this](uint64_t kind) { return known_.count(kind) || candidates_.count(kind); };
     found.is_fresh = found.is_unknown || !std::all_of(found.kinds.begin(), found.kinds.end(), is_met);
     return found;
@@ -418,19 +506,16 @@ class Meter {
     return !block_at_(block.pointer, &now) || now.sequence != block.sequence;
   }
 
-  void count(const Held& held) {
-    for (size_t i = freed_.size(); i-- > 0 && freed_[i].collection == collection_;) {
-      if (freed_[i].kind == held.kind && freed_[i].part == held.part) {
-        ++freed_[i].blocks;
-        return;
-      }
-    }
-    freed_.push_back({collection_, held.kind, held.part, held.block.size, 1});
+  void count(const Held& held, std::unordered_map<uint64_t, size_t>* places) {
+    const auto [place, is_new] = places->emplace(held.kind ^ mixed(held.part), freed_.size());
+    if (is_new) freed_.push_back({collection_, held.kind, held.part, held.block.size, 0});
+    ++freed_[place->second].blocks;
   }
 
   BlockAt block_at_ = nullptr;
   Totals totals_ = nullptr;
-  bool is_large_ = false;  // whether a collection has too many objects
+  bool is_large_ = false, is_cut_ = false;  // whether a collection has too many objects, or was not read to the end
+  uint64_t last_kind_ = 0;                  // a known one
   Unread unread_ = {};
   std::vector<uint32_t> counts_;  // of a part's objects by class, zeros in between; and the kinds of these classes
   std::vector<uint64_t> kinds_;

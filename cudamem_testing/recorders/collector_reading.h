@@ -86,7 +86,7 @@ READING Object* cudamem_graph_instances(const Graph* graph, const char* chosen) 
   return reading::list_of_places(found);
 }
 
-READING uint32_t cudamem_graph_find(const Graph* graph, Object* one) { return graph->find(PyList_GetItem(one, 0)); }
+READING uint32_t cudamem_graph_find(Graph* graph, Object* one) { return graph->find(PyList_GetItem(one, 0)); }
 
 READING uint32_t cudamem_graph_add(Graph* graph, Object* one) { return graph->add(PyList_GetItem(one, 0)); }
 

@@ -67,7 +67,7 @@ class CycleCheck:
         self._small: Counter[str] = Counter()
         self._stacks: dict[int, Stack] = {}
         self._before = 0.0
-        self._skipped = self._missed = self._cut = 0
+        self._skipped = self._missed = self._cut = self._stopped = 0
         self._has_time = False
 
     @cached_property
@@ -102,7 +102,7 @@ class CycleCheck:
     def begin(self, subject: LeakSubject) -> None:
         """A test begins."""
         self._subject, self._before = subject, self._watch.seconds
-        self._skipped = self._cut = 0
+        self._skipped = self._cut = self._stopped = 0
         self._has_time = False
         self._small.clear()
         self._stacks.clear()  # their numbers are valid until the recorder drops some, between tests
@@ -177,6 +177,8 @@ class CycleCheck:
             self._problems.append({"unseen": missed})
         if unread.collections and (unread.bytes >= self._limit or len(self._tracker.recorders) > 1):
             self._problems.append({"large": unread.collections, "freed": unread.bytes})
+        if unread.cut or self._stopped:
+            self._problems.append({"stopped": unread.cut + self._stopped, "freed": unread.cut_bytes})
         if unread.kinds:
             self._problems.append({"left": unread.kinds})
         if self._cut:
@@ -205,7 +207,7 @@ class CycleCheck:
         if self._watch.seconds - self._before > MOST_SECONDS:
             self._skipped += 1
             return None
-        from cudamem_testing.cycles.draft import MOST_BEYOND, SOME_BEYOND
+        from cudamem_testing.cycles.draft import EXPLAINING, MOST_BEYOND, SOME_BEYOND
 
         return replace(
             self._ask(self._subject),
@@ -215,10 +217,15 @@ class CycleCheck:
             draws=False,
             beyond=MOST_BEYOND if self._has_time else SOME_BEYOND,
             cut=self._note_cut,
+            seconds=None if self._has_time else EXPLAINING,
+            stopped=self._note_stopped,
         )
 
     def _note_cut(self) -> None:
         self._cut += 1
+
+    def _note_stopped(self) -> None:
+        self._stopped += 1
 
     def _is_enough(self, kept: Mapping[str, int]) -> bool:
         """Whether garbage, with what was skipped before it, reaches the size from which cycles are judged."""
