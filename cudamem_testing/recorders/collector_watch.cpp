@@ -554,12 +554,13 @@ EXPORT int64_t cudamem_collector_collections() { return collections(); }
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 
 // Measures for one watch, or for none: it is shown parts that may keep `limit` bytes and that it was not shown before.
-// See collector_meter.h. From then on collections have little time.
+// `cards` are the numbers of measured devices (`device_of`). See collector_meter.h. From then on collections have little time.
 EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
-                                    Object* parameter, uint32_t owner, uint64_t limit) {
+                                    Object* parameter, const uint32_t* cards, uint32_t count, uint32_t owner,
+                                    uint64_t limit) {
   Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
   state.has_time = false;
-  state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
+  state.meter.begin(metered, block_at, totals, impl_offset, parameter, cards, count, owner, limit);
 }
 
 // The entries that were counted and not shown, in bytes: see `Meter::Count`.
