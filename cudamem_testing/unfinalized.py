@@ -26,7 +26,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from gc import callbacks, collect, get_referents, get_stats
+from gc import callbacks, collect, get_count, get_referents, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
@@ -75,6 +75,7 @@ class Count(NamedTuple):
 
     That was in the collection ``shown_in``, at ``address``; zeros where there is none. ``size`` is in bytes. Where
     ``saved`` is not 0, autograd had saved the blocks, for what was shown there: then it is the size of all of them.
+    ``device`` is the number of their device, 0 for the CPU.
     """
 
     collection: int
@@ -83,17 +84,24 @@ class Count(NamedTuple):
     shown_in: int
     address: int
     saved: int = 0
+    device: int = 0
 
 
 class Unread(NamedTuple):
-    """Collections with too many objects, the bytes that they freed, and the kinds of garbage left out in others."""
+    """Collections with too many objects, those that were not read to the end, and the bytes that both freed.
+
+    ``known`` ones had garbage that was counted by what was freed. ``kinds`` of garbage were left out in others.
+    """
 
     collections: int
     bytes: int
+    cut: int
+    cut_bytes: int
+    known: int
     kinds: int
 
 
-_COUNT, _UNREAD = struct.Struct("=6Q"), struct.Struct("=3Q")
+_COUNT, _UNREAD = struct.Struct("=7Q"), struct.Struct("=6Q")
 Part = tuple[int, int]
 """Some of the garbage that has no reference to the rest: its fingerprint, 0 where it has none, and its objects.
 
@@ -170,21 +178,23 @@ class GarbageWatch:
         return self.ran
 
     def counting(
-        self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type
+        self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type, cards: bytes = b""
     ) -> Callable[[int, int], None]:
         """A function of an owner and a limit in bytes that makes this watch examine only garbage that may keep so much
         of the owner's memory, and each kind once; the blocks of further garbage are counted. Earlier counts are
         dropped.
 
-        ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, ``offset``
-        is where the object of a tensor has the address of the C++ tensor.
+        ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, zeros
+        without it; ``offset`` is where the object of a tensor has the address of the C++ tensor. ``cards`` has the
+        numbers of the other devices that count, four bytes each.
         """
-        return functools.partial(library.cudamem_collector_meter, self, *functions, offset, parameter)
+        meter = library.cudamem_collector_meter
+        return functools.partial(meter, self, *functions, offset, parameter, cards, len(cards) // 4)
 
     @staticmethod
     def look_at_all() -> None:
         """Count nothing."""
-        _started[0].cudamem_collector_meter(None, None, None, 0, object, 0, 0)
+        _started[0].cudamem_collector_meter(None, None, None, 0, object, b"", 0, 0, 0)
 
     @staticmethod
     def has_time() -> None:
@@ -238,19 +248,20 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
-    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 7, ctypes.c_int32]
+    library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 8, ctypes.c_int32]
     library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
     for name in ("mark", "seen", "collections", "end"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
     given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-    meter = (*given, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
+    meter = (*given, ctypes.py_object, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_has_time.restype = None
     for name in ("unread", "counts"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.py_object
     for name in ("counted", "unshown"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_uint64
-    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, collect, _interrupted, genuine)
+    counts = get_count if sys.version_info < (3, 14) else None  # from there on a collection has parts of a generation
+    arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, counts, collect, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _makes_dictionaries()) < 0:
         raise CollectorUnreadableError(UNREADABLE)
     if _KNOWN_VALUES and not hasattr(sys, "gettotalrefcount"):  # a debug build checks what is undone

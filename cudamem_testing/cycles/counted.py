@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cudamem_testing.cycles.memory import by_place
+from cudamem_testing.cycles.native import device_name
 from cudamem_testing.cycles.results import Cycle, KeptTensor
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.unfinalized import Count
@@ -37,7 +38,7 @@ def with_counted(
     unread = Cycle((UNREAD,), (), UNREAD)
     groups: dict[tuple[int, str], list[tuple[Count, Cycle, KeptTensor]]] = {}
     for count in counts:
-        unknown = unread, KeptTensor("", "", count.size, "cpu", 0)
+        unknown = unread, KeptTensor("", "", count.size, device_name(count.device), 0)
         place = count.shown_in, count.address
         cycle, tensor = shown.get(place) or earlier.get(place) or unknown
         groups.setdefault((count.collection, cycle.signature), []).append((count, cycle, tensor))
@@ -84,7 +85,7 @@ def _saved(count: Count, others: Sequence[KeptTensor], blocks: Counter[_Kind]) -
         return
     size, larger = divmod(count.size, count.blocks)
     for place in range(count.blocks):
-        yield KeptTensor("", "", size + (place < larger), "cpu", 0)
+        yield KeptTensor("", "", size + (place < larger), device_name(count.device), 0)
 
 
 def _kind(tensor: KeptTensor) -> _Kind:

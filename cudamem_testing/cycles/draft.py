@@ -13,6 +13,8 @@ from cudamem_testing.torch_api.tensors import StoredMemory
 
 #: Objects outside the garbage, held by it through C++, that are looked at; and if there is little time.
 MOST_BEYOND, SOME_BEYOND = 20_000, 100
+#: Seconds of processor time after which no further cycle of a collection in a test is read.
+EXPLAINING = 0.005
 
 Allocated = Callable[[str, int], "Stack | None"]
 
@@ -24,9 +26,10 @@ class Question:
     ``device`` says which devices count. ``blocks`` finds blocks of the CPU, and ``stack_of`` returns a stack by its
     number there. ``allocated`` returns the stack that allocated the block at an address of another device, or for a
     tensor that only Python can read; with ``known_only``, blocks without one do not count. ``counts`` decides some of
-    this faster. Without ``blocks`` they are asked for every block. ``enough`` says whether so many bytes on each device
-    are worth examining. ``kind`` looks for instances of a class instead of tensors. ``memory`` is kept between
-    questions. Of objects beyond the garbage ``beyond`` are read; ``cut`` is called if there are more.
+    this faster. Without ``blocks`` they are asked for blocks of the CPU, too. ``enough`` says whether so many bytes
+    on each device are worth examining. ``kind`` looks for instances of a class instead of tensors. ``memory`` is kept
+    between questions. Of objects beyond the garbage ``beyond`` are read; ``cut`` is called if there are more. After
+    ``seconds`` no further cycle is read, and ``stopped`` is called if there are some.
     """
 
     locator: Locator
@@ -41,7 +44,13 @@ class Question:
     memory: Memory | None = None
     beyond: int = MOST_BEYOND
     cut: Callable[[], None] = lambda: None
+    seconds: float | None = None
+    stopped: Callable[[], None] = lambda: None
     draws: bool = True
+
+    def asks_for(self, device: str) -> bool:
+        """Whether ``allocated`` is asked for the blocks of a device."""
+        return device != "cpu" or self.blocks is None
 
 
 @dataclass(slots=True)
@@ -61,7 +70,7 @@ class Draft:
     def __init__(self, found: list[Found], storages: Storages | None, question: Question) -> None:
         self._found = found
         self._storages = storages
-        self._stack_of = question.stack_of
+        self._question = question
         self._needs_tensors = question.kind is None
         self._settled = b"", b""
         self._freed = True
@@ -108,6 +117,10 @@ class Draft:
         return self.cycles()
 
     def _tensor(self, item: Item, stacks: dict[int, Stack | None]) -> KeptTensor:
-        if item.stack not in stacks:
-            stacks[item.stack] = self._stack_of(item.stack)
-        return KeptTensor("", "", item.bytes, "cpu", item.address, stacks[item.stack])
+        if self._question.asks_for(item.on):
+            stack = self._question.allocated(item.on, item.address)
+        else:
+            if item.stack not in stacks:
+                stacks[item.stack] = self._question.stack_of(item.stack)
+            stack = stacks[item.stack]
+        return KeptTensor("", "", item.bytes, item.on, item.address, stack)

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import types
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import thread_time
 from typing import TYPE_CHECKING
 
 from cudamem_testing import safe_access
+from cudamem_testing.cycles.counted import UNREAD
 from cudamem_testing.cycles.draft import Draft, Found, Question
 from cudamem_testing.cycles.memory import Chain, Memory
-from cudamem_testing.cycles.native import NONE, Graph, Item, Storages
+from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages
 from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor
 from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
@@ -34,12 +36,17 @@ from cudamem_testing.torch_api.tensors import StoredMemory, TensorBase
 from cudamem_testing.unfinalized import Part
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.stacks import Stack
     from cudamem_testing.show.diagrams import Diagram
 
 #: Objects at the start and at the end of a long cycle that are put into words, and among which it may start.
-ENDS, STARTS = 24, 1000
+ENDS, STARTS = 24, 200
+#: As many at both ends of the way from a long cycle to a tensor are part of its name.
+NAMED_ENDS = 8
 #: Cycles of the same classes in one collection that are read; what others keep is counted with those.
 MOST_ALIKE = 8
+#: Cycles of one collection that are read, however long it takes.
+AT_LEAST = 8
 UNSEEN = "(through C++, where it cannot be followed)"
 
 
@@ -74,6 +81,7 @@ class _Explanation:
 
     def __init__(self, graph: Graph, question: Question) -> None:
         self._question = question
+        self._ends = None if question.seconds is None else thread_time() + question.seconds
         self._known = question.memory or Memory(question.locator)
         self._graph, self._objects = graph, graph.objects
         self.storages: Storages | None = None
@@ -118,26 +126,44 @@ class _Explanation:
             for one in self._of_python(unread)
             if one[1].address not in known and (kind is not None or counts(one[1].device, one[1].address))
         ]
-        totals = Counter[str]()
-        if self.storages is not None and self.storages.count:
-            totals["cpu"] = self.storages.size
+        self._keep(self._counts)
+        totals = Counter[str]() if self.storages is None else Counter(self.storages.totals())
         for _, storage, _ in others:
             totals[storage.device] += storage.nbytes
         if kind is None and not (totals and self._question.enough(totals)):
             return False
+        if self._question.known_only:
+            self._keep(self._is_known)
         for place, storage, carrier in others:
             stack = self._question.allocated(storage.device, storage.address)
             if stack is not None or not self._question.known_only:
                 kept = KeptTensor("", "", storage.nbytes, storage.device, storage.address, stack)
                 self._memory.setdefault(place, []).append((kept, StoredMemory(carrier)))
-        return kind is not None or bool(self._memory) or "cpu" in totals
+        return kind is not None or bool(self._memory) or (self.storages is not None and self.storages.count > 0)
+
+    def _keep(self, counts: Callable[[Item], bool]) -> None:
+        """Drop the storages that do not count, on devices of which native code cannot tell."""
+        question, storages = self._question, self.storages
+        if storages is None or not any(map(question.asks_for, storages.totals())):
+            return
+        items = storages.items(0, storages.count)
+        chosen = [not question.asks_for(item.on) or counts(item) for item in items]
+        if not all(chosen):
+            storages.keep(chosen)
+
+    def _counts(self, item: Item) -> bool:
+        return self._question.device(item.on) and self._question.counts(item.on, item.address)
+
+    def _is_known(self, item: Item) -> bool:
+        return self._question.allocated(item.on, item.address) is not None
 
     def _read(self, places: list[int], *, gradients: bool = True) -> tuple[list[int], list[int]]:
         """Read what native code can; returns what Python has to read, and to follow."""
-        offset, blocks = tensors.implementation_offset(), self._question.blocks
-        if offset is None or blocks is None or not self._question.device("cpu"):
+        offset = tensors.implementation_offset()
+        if offset is None:
             return places, places
         if self.storages is None:
+            blocks = self._question.blocks or Blocks()
             self.storages = Storages(self._graph, blocks, offset, tensors.parameter_class())
         return self.storages.read(self._graph, places, gradients=gradients)
 
@@ -196,8 +222,16 @@ class _Explanation:
             groups.setdefault(graph.keeper(one), _Group()).others.append(one)
         unseen = groups.pop(NONE, None)
         found = groups.items() if not others else sorted(groups.items(), key=lambda pair: -self._bytes(pair[1]))
-        for component, group in found:
-            yield self._cycle(component, group)
+        is_stopped = False
+        for number, (component, group) in enumerate(found):
+            if not is_stopped and number >= AT_LEAST and self._ends is not None and thread_time() > self._ends:
+                is_stopped = True
+                self._question.stopped()
+            if is_stopped:
+                kept = [pair for one in group.others for pair in self._memory.get(one, ())]
+                yield Found(Cycle((UNREAD,), (), UNREAD), [*kept], group.storages)
+            else:
+                yield self._cycle(component, group)
         if unseen is not None:
             kept = [pair for one in unseen.others for pair in self._memory.get(one, ())]
             yield Found(Cycle((UNSEEN,), (), UNSEEN), [*kept], unseen.storages)
@@ -215,10 +249,14 @@ class _Explanation:
         first = group.storages[:NAMED]
         found: list[tuple[int, KeptTensor, StoredMemory | int]] = []
         for number, item in zip(first, self._items(first), strict=True):
-            stack = None if item.stack == NONE else self._question.stack_of(item.stack)
-            found.append((item.place, KeptTensor("", "", item.bytes, "cpu", item.address, stack), number))
+            found.append((item.place, KeptTensor("", "", item.bytes, item.on, item.address, self._stack(item)), number))
         found += [(one, *pair) for one in group.others for pair in self._memory.get(one, ())]
         return sorted(found, key=lambda one: -one[1].bytes), group.storages[NAMED:]
+
+    def _stack(self, item: Item) -> Stack | None:
+        if self._question.asks_for(item.on):
+            return self._question.allocated(item.on, item.address)
+        return None if item.stack == NONE else self._question.stack_of(item.stack)
 
     def _cycle(self, component: int, group: _Group) -> Found:
         largest, rest = self._largest(group)
@@ -291,7 +329,7 @@ class _Explanation:
 
     def _named(self, place: int, kept: KeptTensor, paths: Mapping[int, list[int]], steps: Sequence[Hop]) -> KeptTensor:
         tensor = self._object(place)
-        path = hops([self._object(one) for one in _shortened(paths[place])])
+        path = hops([self._object(one) for one in _shortened(paths[place], NAMED_ENDS)])
         name = name_along(path or [step for step in steps if step.referent is tensor][:1])
         return replace(kept, name=name, shape=shape_of(tensor))
 
@@ -322,7 +360,7 @@ class _Explanation:
         from cudamem_testing.cycles.draw import cycle_diagram
 
         graph = self._graph
-        sizes = {item.place: (item.bytes, "cpu", item.stack) for item in self._items(group.storages)}
+        sizes = {item.place: (item.bytes, item.on, self._stack(item)) for item in self._items(group.storages)}
 
         def is_known(obj: object) -> bool:
             number = graph.find(obj)
@@ -333,8 +371,7 @@ class _Explanation:
             number = graph.find(obj)
             kept = [(tensor.bytes, tensor.device, tensor.stack) for tensor, _ in self._memory.get(number, ())]
             if number in sizes:
-                size, device, called = sizes[number]
-                kept.append((size, device, None if called == NONE else self._question.stack_of(called)))
+                kept.append(sizes[number])
             for size, device, stack in kept:
                 lines += [f"{size} bytes on {device}", *map(str, () if stack is None else stack.frames)]
             return "\n".join(lines) or None
@@ -359,8 +396,8 @@ def _is_tensor_class(cls: type) -> bool:
     return safe_access.derives(cls, TensorBase)
 
 
-def _shortened(chain: list[int]) -> list[int]:
-    return chain if len(chain) <= 2 * ENDS + 1 else [*chain[:ENDS], *chain[-ENDS - 1 :]]
+def _shortened(chain: list[int], ends: int = ENDS) -> list[int]:
+    return chain if len(chain) <= 2 * ends + 1 else [*chain[:ends], *chain[-ends - 1 :]]
 
 
 def _place_of(tensor: KeptTensor) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from cudamem_testing.recorders.build import COLLECTOR_WATCH, load
 #: No place, and no component.
 NONE = 0xFFFFFFFF
 _ANY_OWNER = 0xFFFFFFFF
-_ITEM = struct.Struct("=2Q2I")
+_ITEM = struct.Struct("=2Q3I4x")
 #: The interpreter's inner objects, which are part of a label and no steps of a chain.
 _INNER = (types.CellType, tuple, dict)
 
@@ -53,7 +53,10 @@ def library() -> PyDLL:
         ("storages_read", obj, handle, obj, ctypes.c_int32),
         ("storages_end", None, handle),
         ("storages_count", number, handle),
-        ("storages_bytes", ctypes.c_uint64, handle),
+        ("storages_totals", obj, handle),
+        ("storages_keep", None, handle, ctypes.c_char_p),
+        ("device_name", obj, number),
+        ("device_number", number, ctypes.c_char_p),
         ("storages_groups", obj, handle),
         ("storages_items", obj, handle, number, number),
         ("storages_settle", obj, handle),
@@ -64,14 +67,33 @@ def library() -> PyDLL:
 
 
 class Item(NamedTuple):
-    """A storage on the CPU: its address and bytes, the place of its first tensor, and the number of the stack that
-    allocated its block (``NONE`` if no recorder knows the block).
+    """A storage: its address and bytes, the place of its first tensor, the number of the stack that allocated its block
+    (``NONE`` if no recorder of the CPU knows the block), and the number of its device (``device_name``).
     """
 
     address: int
     bytes: int
     place: int
     stack: int
+    device: int
+
+    @property
+    def on(self) -> str:
+        """The name of its device."""
+        return device_name(self.device)
+
+
+@cache
+def device_name(number: int) -> str:
+    """The name of a device by its number: ``cuda:0``."""
+    name: str = "cpu" if number == 0 else library().cudamem_device_name(number)
+    return name
+
+
+def device_numbers(names: Iterable[str]) -> bytes:
+    """The numbers of devices other than the CPU by their names, for native code; without names unknown to torch."""
+    numbers = (library().cudamem_device_number(one.encode()) for one in names)
+    return b"".join(struct.pack("=I", number) for number in numbers if number)
 
 
 class Blocks(NamedTuple):
@@ -182,7 +204,7 @@ class Towards:
 
 
 class Storages:
-    """Storages on the CPU of tensors in a graph, each once, and weak references to them until ``settle``.
+    """Storages of tensors in a graph, each once, and weak references to them until ``settle``.
 
     It keeps no object alive, and outlives the graph.
     """
@@ -211,10 +233,14 @@ class Storages:
         """How many there are."""
         return int(self._library.cudamem_storages_count(self.handle))
 
-    @property
-    def size(self) -> int:
-        """The bytes of all of them."""
-        return int(self._library.cudamem_storages_bytes(self.handle))
+    def totals(self) -> dict[str, int]:
+        """The bytes of all of them by device."""
+        found: list[int] = self._library.cudamem_storages_totals(self.handle)
+        return {device_name(device): size for device, size in zip(found[::2], found[1::2], strict=True)}
+
+    def keep(self, chosen: Sequence[bool]) -> None:
+        """Drops those that are not chosen, before they are put together."""
+        self._library.cudamem_storages_keep(self.handle, bytes(chosen))
 
     def groups(self) -> list[tuple[int, int]]:
         """Puts together what each component keeps, the largest first, and in them the largest storages first.

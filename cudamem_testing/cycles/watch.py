@@ -11,13 +11,13 @@ import functools
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from gc import DEBUG_SAVEALL, get_debug
 from time import thread_time
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from cudamem_testing.cycles.native import library
+from cudamem_testing.cycles.native import device_numbers, library
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.guards.imports import import_whole
 from cudamem_testing.torch_api.tensors import TensorBase, check_stored_memory, implementation_offset, parameter_class
@@ -91,17 +91,19 @@ class CycleWatch:
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
 
-    def counting(self, functions: tuple[int, int]) -> Callable[[int, int], None] | None:
+    def counting(self, functions: tuple[int, int], cards: Iterable[str] = ()) -> Callable[[int, int], None] | None:
         """A function of an owner and a limit in bytes that makes this watch examine only garbage that may keep so much.
 
         Each kind is examined once; the blocks of further garbage are counted. ``functions`` are the addresses of the
-        CPU recorder's functions that find a block and what an owner has. ``None`` if the layout of tensors is unknown.
+        CPU recorder's functions that find a block and what an owner has, zeros without it, ``cards`` the names of the
+        other devices that count. ``None`` if the layout of tensors is unknown.
         """
         offset = implementation_offset()
         if offset is None:
             return None
         self._counted = library().cudamem_collector_counted
-        return self._watch.counting(library(), functions, offset, parameter_class())
+        numbers = device_numbers(cards)
+        return self._watch.counting(library(), functions, offset, parameter_class(), numbers)
 
     def has_time(self) -> None:
         """Say that collections may take long, because no code of a test waits for them, until counting begins again."""

@@ -203,7 +203,8 @@ class NotExplained:
     """Unexplained garbage: an ``error``, ``later`` collections after ``seconds`` were used up, ``unseen`` ones.
 
     ``large`` collections had too many objects, and freed ``freed`` bytes; ``left`` kinds of garbage were too many at
-    once; the history of autograd in ``cut`` collections was too long.
+    once; the history of autograd in ``cut`` collections was too long; there was no time to read ``stopped`` ones to the
+    end, which freed ``freed`` bytes.
     """
 
     error: str | None = None
@@ -214,6 +215,7 @@ class NotExplained:
     freed: int = 0
     left: int = 0
     cut: int = 0
+    stopped: int = 0
 
 
 # -- out of memory, pools, the rest -----------------------------------------------------------------------

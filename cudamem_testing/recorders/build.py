@@ -78,13 +78,15 @@ CARD_RECORDER = Library(
     "c++20",
     ("c10", "torch_cpu"),
 )
+_PARTS = ("blocks", "garbage", "graph", "meter", "others", "python", "reading", "storages", "time")
 COLLECTOR_WATCH = Library(
     "collector_watch",
     "the watch over the garbage collector",
     (
         "collector_watch.cpp",
-        *(f"collector_{part}.h" for part in ("garbage", "graph", "meter", "others", "python", "reading", "storages")),
+        *(f"collector_{part}.h" for part in _PARTS),
         "cpu_ledger.h",
+        "device_counters.h",
     ),
     "c++17",
     ("c10",),

@@ -12,6 +12,7 @@
 
 #include "collector_graph.h"
 #include "collector_python.h"
+#include "collector_time.h"
 
 // Finds the objects in the mark's list beside it, until there are more than `most`. Returns false if the list is not as
 // expected.
@@ -84,8 +85,25 @@ class Garbage {
       : graph_(std::move(objects)), listed_(graph_.objects().size()), wanted_(wanted) {}
 
   // Reads what the garbage refers to. Objects that this collection did not visit, because they are of an older generation
-  // or frozen, are garbage if all counted references to them come from garbage.
-  void read() { graph_.read(&outside, this); }
+  // or frozen, are garbage if all counted references to them come from garbage. Returns whether it read all within some
+  // milliseconds.
+  bool read(const Stopwatch& time, double limit) {
+    size_t references = 0;
+    return graph_.read_with([&](Object* object) {
+      if (!(++references & 4095) && time.passed() > limit) return 1;
+      if (!is_collected(object)) return 0;
+      if (link_of(object)->before & kGarbage) {
+        const uint32_t place = graph_.find(object);
+        if (place != Graph::kNone) graph_.holds(place);
+      } else if (link_of(object)->after) {
+        met(graph_.holder(), object);
+      }
+      return 0;
+    });
+  }
+
+  // Whether there are objects that this collection did not visit.
+  bool has_older() const { return objects().size() > listed_; }
 
   bool has_wanted() {
     for (uint32_t number = 0; number < graph_.classes().size(); ++number) {
@@ -97,6 +115,22 @@ class Garbage {
   Graph& graph() { return graph_; }
   const std::vector<Object*>& objects() const { return graph_.objects(); }
   const Class& class_at(size_t place) { return of_class(graph_.types()[place]); }
+  // By the number of the class in the graph; determined once for each collection, for another class may have its address
+  // later.
+  const Class& of_class(uint32_t number) {
+    while (classes_.size() <= number) {
+      Object* const type = graph_.classes()[classes_.size()];
+      Class cls = {};
+      const unsigned long flags = PyType_GetFlags(type);
+      cls.managed = (flags & kManagedDict) && (flags & kHeapType);
+      for (ssize_t i = 0, size = PyTuple_Size(wanted_); i < size; ++i) {
+        cls.wanted = cls.wanted || PyType_IsSubtype(type, PyTuple_GetItem(wanted_, i));
+      }
+      cls.kind = reinterpret_cast<uintptr_t>(type) ^ std::hash<std::string_view>()(type_name(type));
+      classes_.push_back(cls);
+    }
+    return classes_[number];
+  }
 
   // A dictionary, and the index of the instance that has its values.
   struct Made {
@@ -140,8 +174,10 @@ class Garbage {
     Object* const function = object->type == &PyMethod_Type ? PyMethod_Function(object) : object;
     if (function->type != &PyFunction_Type) return kind;
     Object* const code = PyFunction_GetCode(function);
+    const auto found = lines_.find(code);
+    if (found != lines_.end()) return kind ^ found->second;
     const uint64_t line = static_cast<uint64_t>(PyCode_Addr2Line(code, -1));  // other code may have this address later
-    return kind ^ reinterpret_cast<uintptr_t>(code) << 1 ^ line << 48;
+    return kind ^ (lines_[code] = reinterpret_cast<uintptr_t>(code) << 1 ^ line << 48);
   }
   // Whether objects of a class are of one kind.
   bool is_alike(uint32_t number) const {
@@ -150,36 +186,24 @@ class Garbage {
   }
 
  private:
-  // Determined once for each collection: another class may have this address later.
-  const Class& of_class(uint32_t number) {
-    while (classes_.size() <= number) {
-      Object* const type = graph_.classes()[classes_.size()];
-      Class cls = {};
-      const unsigned long flags = PyType_GetFlags(type);
-      cls.managed = (flags & kManagedDict) && (flags & kHeapType);
-      for (ssize_t i = 0, size = PyTuple_Size(wanted_); i < size; ++i) {
-        cls.wanted = cls.wanted || PyType_IsSubtype(type, PyTuple_GetItem(wanted_, i));
-      }
-      cls.kind = reinterpret_cast<uintptr_t>(type) ^ std::hash<std::string_view>()(type_name(type));
-      classes_.push_back(cls);
-    }
-    return classes_[number];
+  // Whether the collector knows an object. (Most references are to objects of the same few classes.)
+  bool is_collected(Object* object) {
+    if (object->type == last_type_) return is_last_collected_;
+    last_type_ = object->type;
+    return is_last_collected_ = PyType_GetFlags(last_type_) & kCollected;
   }
 
-  static bool is_outside(Object* object) {
-    const unsigned long flags = PyType_GetFlags(object->type);
-    return (flags & kCollected) && !(flags & kIsType) && !(link_of(object)->before & kGarbage);
-  }
-
-  static void outside(void* self, uint32_t holder, Object* object) {
-    if (is_outside(object)) static_cast<Garbage*>(self)->met(holder, object);
+  // An untracked object (an empty dictionary, a tuple of numbers) refers to nothing that matters.
+  bool is_outside(Object* object) {
+    return is_collected(object) && link_of(object)->after && !(link_of(object)->before & kGarbage);
   }
 
   // The references to an object beyond the list are read again when all of them are known.
   void met(uint32_t holder, Object* object) {
+    if (PyType_GetFlags(object->type) & kIsType) return;
     std::vector<uint32_t>& holders = outside_[object];
     holders.push_back(holder);
-    if (holders.size() != references_to(object) || !PyObject_GC_IsTracked(object)) return;
+    if (holders.size() != references_to(object)) return;
     const uint32_t added = graph_.add(object);
     for (uint32_t one : holders) graph_.refer(one, added);
     outside_.erase(object);
@@ -192,7 +216,7 @@ class Garbage {
 
   void found_dictionary(Object* object) {
     if (object->type != &PyDict_Type || references_to(object) != 1 || !is_outside(object)) return;
-    if (graph_.find(object) != Graph::kNone || !PyObject_GC_IsTracked(object)) return;
+    if (graph_.find(object) != Graph::kNone) return;
     if (adopted_.insert(object).second) made_.push_back({object, owner_});
   }
 
@@ -202,7 +226,10 @@ class Garbage {
   std::vector<Class> classes_;
   std::vector<Made> made_;
   size_t owner_ = 0;
+  Object* last_type_ = nullptr;
+  bool is_last_collected_ = false;
   std::unordered_set<Object*> adopted_;
+  std::unordered_map<Object*, uint64_t> lines_;  // of code
   std::unordered_map<Object*, std::vector<uint32_t>> outside_;  // who holds objects beyond the list
 };
 

@@ -20,7 +20,10 @@ class Numbers {
   // All calls get the same list, which may have grown.
   using List = std::vector<Object*>;
 
-  explicit Numbers(const List& objects) { grow(objects); }
+  bool is_empty() const { return slots_.empty(); }
+
+  // Adds all objects of the list.
+  void begin(const List& objects) { grow(objects); }
 
   uint32_t find(const List& objects, const Object* object) const {
     for (size_t slot = first(object);; slot = (slot + 1) & mask_) {
@@ -66,7 +69,8 @@ class Graph {
   static constexpr uint32_t kNone = Numbers::kNone;
   using Pair = std::pair<uint32_t, uint32_t>;
 
-  explicit Graph(std::vector<Object*> objects) : objects_(std::move(objects)), numbers_(objects_) {
+  // Reads the classes of the objects, and nothing else yet.
+  explicit Graph(std::vector<Object*> objects) : objects_(std::move(objects)) {
     types_.reserve(objects_.size());
     for (Object* object : objects_) types_.push_back(number_of_class(object));
   }
@@ -75,12 +79,15 @@ class Graph {
   // The classes of the objects, each once, and for each object the place of its class among them.
   const std::vector<Object*>& classes() const { return classes_; }
   const std::vector<uint32_t>& types() const { return types_; }
-  uint32_t find(const Object* object) const { return numbers_.find(objects_, object); }
+  uint32_t find(const Object* object) {
+    if (numbers_.is_empty()) numbers_.begin(objects_);
+    return numbers_.find(objects_, object);
+  }
 
   // Adds an object, or with null one that has no Python object; returns its place.
   uint32_t add(Object* object) {
     objects_.push_back(object);
-    numbers_.add(objects_);
+    if (!numbers_.is_empty()) numbers_.add(objects_);
     types_.push_back(object ? number_of_class(object) : kNone);
     return static_cast<uint32_t>(objects_.size() - 1);
   }
@@ -88,29 +95,41 @@ class Graph {
   // Adds a reference that was not read, before `search`.
   void refer(uint32_t holder, uint32_t held) { extra_.push_back({holder, held}); }
 
-  // Reads all references, as the collector sees them; those to other objects go to `outside`, which may add objects.
-  // Call it once; later only `refer` adds references.
-  using Outside = void (*)(void*, uint32_t holder, Object*);
-  void read(Outside outside = nullptr, void* argument = nullptr) {
-    outside_ = outside;
-    argument_ = argument;
-    held_.reserve(4 * objects_.size());
-    held_starts_.reserve(objects_.size() + 1);
-    for (current_ = 0; current_ < objects_.size(); ++current_) {
-      held_starts_.push_back(static_cast<uint32_t>(held_.size()));
-      if (objects_[current_]) traverse(current_, &visit, this);
-    }
-    held_starts_.push_back(static_cast<uint32_t>(held_.size()));
-    is_read_ = true;
+  // Reads all references, as the collector sees them. Call it once; later only `refer` adds references.
+  void read() {
+    read_with([this](Object* object) {
+      const uint32_t place = find(object);
+      if (place != kNone) holds(place);
+      return 0;
+    });
   }
 
-  // Calls a visitor for what an object refers to.
-  void traverse(uint32_t place, Visit visitor, void* argument) {
+  // Calls a function for each reference, which may call `holds` and `add`, until it returns something other than 0.
+  // Returns whether all references were read.
+  template <typename Function>
+  bool read_with(Function function) {
+    held_.reserve(2 * objects_.size());
+    held_starts_.reserve(objects_.size() + 1);
+    bool is_whole = true;
+    for (current_ = 0; current_ < objects_.size() && is_whole; ++current_) {
+      held_starts_.push_back(static_cast<uint32_t>(held_.size()));
+      const Visit visitor = [](Object* object, void* argument) { return (*static_cast<Function*>(argument))(object); };
+      if (objects_[current_]) is_whole = traverse(current_, visitor, &function) == 0;
+    }
+    held_starts_.push_back(static_cast<uint32_t>(held_.size()));
+    return is_read_ = is_whole;
+  }
+  // The object whose references are read refers to one at this place.
+  void holds(uint32_t place) { held_.push_back(place); }
+  uint32_t holder() const { return current_; }
+
+  // Calls a visitor for what an object refers to; returns what the visitor returned last.
+  int traverse(uint32_t place, Visit visitor, void* argument) {
     Object* const object = objects_[place];
     if (object->type == &PyModule_Type) {
       // A module may refer to freed objects (_asyncio of CPython 3.12); its namespace is a separate object.
-      if (Object* const names = PyModule_GetDict(object)) visitor(names, argument);
-      return;
+      Object* const names = PyModule_GetDict(object);
+      return names ? visitor(names, argument) : 0;
     }
     const uint32_t number = types_[place];
     while (traverses_.size() < classes_.size()) {
@@ -118,7 +137,7 @@ class Graph {
       const bool is_collected = PyType_GetFlags(type) & kCollected;
       traverses_.push_back(is_collected ? reinterpret_cast<Traverse>(PyType_GetSlot(type, kTraverse)) : nullptr);
     }
-    if (traverses_[number]) traverses_[number](object, visitor, argument);
+    return traverses_[number] ? traverses_[number](object, visitor, argument) : 0;
   }
 
   // References that `refer` added.
@@ -217,17 +236,6 @@ class Graph {
   }
 
   const uint32_t* holders_of(uint32_t one) const { return holders_.data() + holder_starts_[one]; }
-
-  static int visit(Object* object, void* self) {
-    Graph* const graph = static_cast<Graph*>(self);
-    const uint32_t place = graph->find(object);
-    if (place != kNone) {
-      graph->held_.push_back(place);
-    } else if (graph->outside_) {
-      graph->outside_(graph->argument_, graph->current_, object);
-    }
-    return 0;
-  }
 
   // Adds the references that were given, after those that were read, and turns all around.
   void connect() {
@@ -404,8 +412,6 @@ class Graph {
   uint32_t last_number_ = 0;
   std::vector<Traverse> traverses_;  // of the classes
   std::vector<Pair> extra_;
-  Outside outside_ = nullptr;
-  void* argument_ = nullptr;
   uint32_t current_ = 0;
   bool is_read_ = false;
   std::vector<uint32_t> held_, held_starts_, holders_, holder_starts_;

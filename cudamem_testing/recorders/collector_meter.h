@@ -2,37 +2,37 @@
 //
 // Objects of one kind have one class or one code; blocks of one kind have one size and the same calls that allocated
 // them. A part of the garbage is shown if it has a kind that was not shown before; of other parts the freed blocks are
-// counted. The remaining memory that the owner no longer has afterwards was saved by autograd. Tensors of other devices
-// and wrappers, whose memory is unknown, are always shown.
+// counted. The remaining memory that the owner no longer has afterwards was saved by autograd. Wrappers, whose memory is
+// unknown, are always shown.
+//
+// Blocks of cards have no owner and no known calls here: one that is counted is like another one that was shown in the same
+// test, in size. What the owner has is then all memory that is allocated on these cards.
 //
 // Parts that were shown to a watch stay known until another watch is metered, by the number of objects and blocks of each
 // kind. When a similar part appears after `begin`, the watch is asked whether it recognises it.
 #pragma once
 
-#include <c10/core/TensorImpl.h>
-#include <c10/core/UndefinedTensorImpl.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "collector_blocks.h"
 #include "collector_garbage.h"
-#include "cpu_ledger.h"
+#include "collector_time.h"
 
 class Meter {
  public:
-  using BlockAt = int32_t (*)(uint64_t, cudamem::Block*);
-  using Totals = int32_t (*)(uint32_t, cudamem::OwnerTotals*);
+  using BlockAt = Blocks::BlockAt;
+  using Totals = Blocks::Totals;
 
   // Blocks that one collection freed, and the block that was shown for them, by collection and address; zeros if there is
   // none. If `saved` is not 0, autograd had saved them for what was shown there, and `size` is their sum.
   struct Count {
-    uint64_t collection, size, blocks, shown_in, address, saved;
+    uint64_t collection, size, blocks, shown_in, address, saved, device;
   };
   // A part of what is shown: how many of the chosen objects, which are in the order of the parts, and its fingerprint,
   // zero if some of its memory is unknown.
@@ -47,32 +47,91 @@ class Meter {
 
   // Starts metering for a watch; a tensor's object has the address of its C++ tensor at `impl_offset`.
   void begin(Object* new_watch, BlockAt block_at, Totals totals, uint32_t impl_offset, Object* parameter,
-             uint32_t owner, uint64_t limit) {
+             const uint32_t* cards, uint32_t count, uint32_t owner, uint64_t limit) {
     auto parts = std::move(parts_);
     Object* const before = last_watch_;
     *this = Meter();
     if (new_watch == nullptr || before == new_watch) parts_ = std::move(parts);
     last_watch_ = new_watch ? new_watch : before;
     watch = new_watch;
-    block_at_ = block_at;
-    totals_ = totals;
-    impl_offset_ = impl_offset;
-    parameter_ = parameter;
-    owner_ = owner;
+    blocks_ = Blocks(block_at, totals, impl_offset, parameter, {cards, cards + count}, owner);
     limit_ = limit;
+  }
+
+  // Counts garbage of which all kinds were shown before, without reading what it refers to; returns whether it did.
+  // If the collection is not `whole`, what older objects keep that garbage holds is attributed to the same kind. This takes
+  // little time whatever is there: then the rest is, too, and `unread` says so.
+  bool count_known(Garbage& garbage, uint64_t collection, bool whole, const Stopwatch& time) {
+    const std::vector<Object*>& objects = garbage.objects();
+    const std::vector<uint32_t>& types = garbage.graph().types();
+    const uint32_t classes = static_cast<uint32_t>(garbage.graph().classes().size());
+    std::vector<uint64_t> kinds;
+    std::vector<uint8_t> looks(classes);  // 1: tensors, 2: objects of more than one kind
+    for (uint32_t number = 0; number < classes; ++number) {
+      looks[number] = garbage.of_class(number).wanted ? 1 : garbage.is_alike(number) ? 0 : 2;
+      if (looks[number] != 2) kinds.push_back(garbage.of_class(number).kind);
+    }
+    const bool has_wanted = std::count(looks.begin(), looks.end(), 1);
+    const auto is_known = [this](uint64_t kind) { return known_.count(kind) > 0; };
+    if (has_wanted && !std::all_of(kinds.begin(), kinds.end(), is_known)) return false;
+    begin(collection);
+    if (!has_wanted) return watch_rest(whole);
+    std::vector<Held> held;
+    size_t tensors = 0;
+    bool is_shared = false;
+    for (size_t place = 0; place < types.size(); ++place) {
+      const uint8_t look = looks[types[place]];
+      if (look == 2) {
+        kinds.push_back(garbage.kind_at(place));
+        if (kinds.back() != last_kind_ && !is_known(kinds.back())) return false;
+        last_kind_ = kinds.back();
+      }
+      if (look != 1) continue;
+      if (++tensors > kFewTensors && !(tensors & 255) && time.passed() > kForKnown) {
+        is_cut_ = true;
+        break;
+      }
+      const size_t before = held.size();
+      if (blocks_.read(objects[place], place, &held) != Memory::kRead) return false;
+      for (size_t i = before; i < held.size(); ++i) {
+        if (held[i].kind != last_kind_ && !is_known(held[i].kind)) return false;
+        last_kind_ = held[i].kind;
+        is_shared = is_shared || shared_.count(held[i].kind);
+      }
+    }
+    if (held.empty()) return !is_cut_ && watch_rest(whole);
+    uint64_t part = 0;
+    if (is_shared) {
+      for (const Held& one : held) kinds.push_back(one.kind);
+      part = part_of(&kinds);
+      for (Held& one : held) one.part = shared_.count(one.kind) ? part : 0;
+      const auto is_told = [this](const Held& one) { return !one.part || shown_for_.count(one.kind ^ one.part); };
+      if (!std::all_of(held.begin(), held.end(), is_told)) return false;
+    }
+    const auto shown = shown_for_.find(held[0].kind ^ held[0].part);
+    if ((is_cut_ || !whole) && shown != shown_for_.end()) {
+      saved_part_ = shown->second.part;
+      saved_before_ = blocks_.live();
+    }
+    counted_ = std::move(held);
+    return true;
+  }
+
+  // Garbage that was counted holds no older objects.
+  void no_rest() {
+    saved_before_ = {};
+    saved_part_ = before_ = 0;
   }
 
   // Chooses the objects of a collection to show: not too many, unless it has time.
   std::vector<Object*> choose(Garbage& garbage, uint64_t collection, bool has_time, const Recognise& recognise) {
-    collection_ = collection;
-    forget();
-    seen_.clear();
+    begin(collection);
     const size_t size = garbage.objects().size();
     std::vector<Held> held;
     std::vector<Opaque> opaque;
     for (size_t place = 0; place < size; ++place) {
       if (!garbage.class_at(place).wanted) continue;
-      const Memory memory = read(garbage.objects()[place], place, &held);
+      const Memory memory = blocks_.read(garbage.objects()[place], place, &held);
       if (memory != Memory::kRead) opaque.push_back({place, memory == Memory::kSaved});
     }
     uint64_t bytes = 0;
@@ -88,24 +147,25 @@ class Meter {
       small += bytes;
       return {};
     }
-    if (below_ && small + live().bytes < limit_) {  // not enough, even with all that autograd may have saved
-      before_ = live().bytes;
+    if (below_ && small + blocks_.live().bytes < limit_) {  // not enough, even with all that autograd may have saved
+      before_ = blocks_.live().bytes;
       return {};
     }
     return choose_parts(garbage, held, opaque, has_time, recognise);
   }
 
-  // A collection has more objects than are read.
-  void pass_over(uint64_t collection) {
-    collection_ = collection;
-    forget();
-    before_ = live().bytes;
-    is_large_ = true;
+  // A collection has more objects than are read, or there is no time to read all that they refer to.
+  void pass_over(uint64_t collection, bool is_large) {
+    begin(collection);
+    before_ = blocks_.live().bytes;
+    is_large_ = is_large;
+    is_cut_ = !is_large;
   }
 
-  // Collections that had too many objects, the bytes that they freed, and parts that were left unread in others.
+  // Collections that had too many objects, those that were not read to the end, with the bytes that each of them freed; those
+  // of known garbage that was counted by what was freed; and parts that were left unread in others.
   struct Unread {
-    uint64_t collections, bytes, parts;
+    uint64_t collections, bytes, cut, cut_bytes, known, parts;
   };
   const Unread& unread() const { return unread_; }
 
@@ -119,31 +179,41 @@ class Meter {
     return bytes;
   }
 
-  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_ || is_large_; }
+  bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_ || is_large_ || is_cut_; }
 
   // A collection has ended; `looked` is whether the chosen objects were read.
   void finish(bool looked) {
-    const auto is_gone = [this](const Held& one) { return is_freed(one.block); };
+    const auto is_gone = [this](const Held& one) { return blocks_.is_freed(one); };
     if (looked && std::all_of(shown_.begin(), shown_.end(), is_gone)) {
       known_.insert(candidates_.begin(), candidates_.end());
       for (const Held& one : shown_) show(one.kind, one.part, {collection_, one.block.pointer});
       keep();
     }
-    const Live now = before_ > 0 || saved_part_ ? live() : Live{};
+    const Live now = before_ > 0 || saved_part_ ? blocks_.live() : Live{};
     const uint64_t freed = before_ > now.bytes ? before_ - now.bytes : 0;
     small += freed;
     unread_.collections += is_large_;
+    unread_.cut += is_cut_ && !saved_part_;
+    unread_.known += is_cut_ && saved_part_;
     unread_.bytes += is_large_ ? freed : 0;
+    unread_.cut_bytes += is_cut_ ? freed : 0;
     Live rest = {saved_before_.bytes - std::min(saved_before_.bytes, now.bytes),
                  saved_before_.blocks - std::min(saved_before_.blocks, now.blocks)};
     for (const Held& one : shown_) rest.take(is_gone(one) ? one.block.size : 0);
+    std::unordered_map<uint64_t, size_t> places;  // of what was counted, by kind and part
     for (const Held& one : counted_) {
-      rest.take(is_gone(one) ? one.block.size : 0);
-      if (below_ && !looked && !known_.count(one.kind)) small += one.block.size;
+      const bool gone = is_gone(one), known = looked || one.kind == last_kind_ || known_.count(one.kind);
+      rest.take(gone ? one.block.size : 0);
+      if (below_ && !known) small += one.block.size;
       // A finalizer may have resurrected what was shown: a later collection then shows it.
-      if ((looked || known_.count(one.kind)) && is_freed(one.block)) count(one);
+      if (known && gone) count(one, &places);
     }
-    if (saved_part_ && rest.bytes && rest.blocks) freed_.push_back({collection_, 0, saved_part_, rest.bytes, rest.blocks});
+    if (saved_part_ && rest.bytes && rest.blocks) {
+      const auto is_on_card = [](const Held& one) { return one.device != 0; };
+      const auto found = std::find_if(counted_.begin(), counted_.end(), is_on_card);
+      const uint32_t device = found == counted_.end() ? blocks_.first_device() : found->device;
+      freed_.push_back({collection_, 0, saved_part_, rest.bytes, rest.blocks, device});
+    }
     forget();
   }
 
@@ -156,18 +226,15 @@ class Meter {
       if (shown == shown_for_.end()) shown = shown_for_.find(one.kind);
       const bool is_shown = one.part != kLeft && shown != shown_for_.end();
       const Place place = is_shown ? shown->second.place : Place{};
-      found.push_back({one.collection, one.size, one.blocks, place.collection, place.address, one.kind == 0});
+      found.push_back({one.collection, one.size, one.blocks, place.collection, place.address, one.kind == 0, one.device});
     }
     return found;
   }
 
  private:
-  struct Held {
-    size_t place;
-    cudamem::Block block;
-    // Its own kind, and the part of the garbage that holds it, by kind and fingerprint, zero if unknown; see `Described`.
-    uint64_t kind, part, fingerprint;
-  };
+  using Held = Blocks::Held;
+  using Live = Blocks::Live;
+  using Memory = Blocks::Memory;
   struct Place {
     uint64_t collection, address;
   };
@@ -177,15 +244,8 @@ class Meter {
   };
   struct Freed {
     uint64_t collection, kind, part, size, blocks;  // the kind is zero for what autograd saved
+    uint32_t device;
   };
-  struct Live {
-    uint64_t bytes, blocks;
-    void take(uint64_t size) {
-      bytes -= std::min(bytes, size);
-      blocks -= size && blocks ? 1 : 0;
-    }
-  };
-  enum class Memory { kRead, kSaved, kUnknown };
   struct Opaque {
     size_t place;
     bool is_saved;
@@ -199,13 +259,11 @@ class Meter {
   struct Described {
     uint64_t fingerprint, part;  // with as many of each kind; with these kinds in any number
     std::vector<uint64_t> kinds;
-    bool is_saved, is_unknown, is_fresh;
+    bool is_saved, is_unknown, is_fresh, is_on_card;
   };
   static constexpr size_t kMostParts = 4096;  // the most parts that stay known
-  static constexpr size_t kMostNew = 8;      // the most parts of a collection that are shown if there is little time
+  static constexpr size_t kMostNew = 8;      // the most kinds of parts of a collection that are shown if there is little time
   static constexpr uint64_t kSaves = 0x5A7ED, kLeft = 1;
-
-  static uint64_t mixed(uint64_t value) { return (value ^ value >> 29) * 0x9E3779B97F4A7C15ull; }
 
   void forget() {
     shown_.clear();
@@ -215,44 +273,28 @@ class Meter {
     chosen_.clear();
     saved_before_ = {};
     saved_part_ = before_ = 0;
-    below_ = is_large_ = false;
+    blocks_.forget();
+    below_ = is_large_ = is_cut_ = false;
   }
 
-  // The owner's live memory.
-  Live live() const {
-    cudamem::OwnerTotals totals = {};
-    totals_(owner_, &totals);
-    return {totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0, totals.blocks};
+  void begin(uint64_t collection) {
+    collection_ = collection;
+    forget();
   }
 
-  // Adds the block of a tensor, and that of its gradient; returns whether that is all, or what else there is.
-  Memory read(Object* object, size_t place, std::vector<Held>* held) {
-    const char* const field = reinterpret_cast<const char*>(object) + impl_offset_;
-    const c10::TensorImpl* const impl = *reinterpret_cast<c10::TensorImpl* const*>(field);
-    if (!add(impl, place, held)) return Memory::kUnknown;
-    if (!impl->autograd_meta()) return Memory::kRead;
-    if (object->type != parameter_) return Memory::kSaved;
-    // A tensor in C++ is only a pointer.
-    const c10::TensorImpl* const grad = *reinterpret_cast<c10::TensorImpl* const*>(&impl->grad());
-    const bool is_read = grad == c10::UndefinedTensorImpl::singleton() || add(grad, place, held);
-    return is_read ? Memory::kRead : Memory::kUnknown;
-  }
-
-  bool add(const c10::TensorImpl* impl, size_t place, std::vector<Held>* held) {
-    if (!impl || !impl->has_storage() || impl->is_python_dispatch() || !impl->is_cpu()) return false;
-    const c10::StorageImpl* const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    uint64_t address = 0;
-    try {
-      address = reinterpret_cast<uint64_t>(storage->data_ptr().get());
-    } catch (const std::exception&) {
-      return false;  // a tensor without data
-    }
-    Held found = {place, {}, 0, 0, 0};
-    if (seen_.insert(address).second && block_at_(address, &found.block) && found.block.owner == owner_) {
-      found.kind = mixed(found.block.size << 1 | 1) ^ mixed(~uint64_t{found.block.stack});
-      held->push_back(found);
-    }
+  // Notes what the owner has, for garbage without tensors: older objects that it holds may have some.
+  bool watch_rest(bool whole) {
+    if (!whole) before_ = blocks_.live().bytes;
     return true;
+  }
+
+  // The kind of a part whose objects and blocks have these kinds.
+  static uint64_t part_of(std::vector<uint64_t>* kinds) {
+    std::sort(kinds->begin(), kinds->end());
+    kinds->erase(std::unique(kinds->begin(), kinds->end()), kinds->end());
+    uint64_t part = 1;
+    for (uint64_t kind : *kinds) part = mixed(part ^ kind);
+    return part;
   }
 
   // Whether all kinds of objects were shown before.
@@ -278,18 +320,18 @@ class Meter {
     std::vector<uint32_t> all;
     std::vector<Garbage::Made> made;
     std::vector<size_t> left;
-    size_t shown = 0;
+    std::unordered_set<uint64_t> shown;
     for (uint32_t part = 0; part < parts.count(); ++part) {
       if (blocks[part].empty() && opaque_of[part].empty()) continue;
       all.push_back(part);
       described_.push_back(describe(garbage, parts, part, blocks[part], opaque_of[part]));
       Described& one = described_.back();
       if (one.is_fresh && !one.is_unknown && recognises(one, garbage, parts, part, recognise, &made)) one.is_fresh = false;
-      if (one.is_fresh && !has_time && shown == kMostNew) {
+      if (one.is_fresh && !has_time && shown.size() == kMostNew && !shown.count(one.part)) {
         one.is_fresh = false;
         left.push_back(all.size() - 1);
       } else if (one.is_fresh) {
-        ++shown;
+        shown.insert(one.part);
         candidates_.insert(one.kinds.begin(), one.kinds.end());
       }
     }
@@ -324,7 +366,7 @@ class Meter {
 
   Described describe(Garbage& garbage, const Parts& parts, uint32_t part, const std::vector<Held*>& blocks,
                      const std::vector<Opaque>& opaque) {
-    Described found = {static_cast<uint64_t>(parts.end_of(part) - parts.begin_of(part)), 1, {}, false, false, false};
+    Described found = {static_cast<uint64_t>(parts.end_of(part) - parts.begin_of(part)), 1, {}, false, false, false, false};
     std::vector<uint32_t> classes;
     counts_.resize(garbage.graph().classes().size());
     kinds_.resize(counts_.size());
@@ -346,6 +388,7 @@ class Meter {
     for (const Held* one : blocks) {
       found.kinds.push_back(one->kind);
       found.fingerprint += mixed(one->kind);
+      found.is_on_card = found.is_on_card || one->device;
     }
     for (const Opaque& one : opaque) {
       found.is_saved = found.is_saved || one.is_saved;
@@ -353,9 +396,7 @@ class Meter {
       found.kinds.push_back(mixed(garbage.kind_at(one.place) ^ kSaves));
       found.fingerprint += mixed(found.kinds.back());
     }
-    std::sort(found.kinds.begin(), found.kinds.end());
-    found.kinds.erase(std::unique(found.kinds.begin(), found.kinds.end()), found.kinds.end());
-    for (uint64_t kind : found.kinds) found.part = mixed(found.part ^ kind);
+    found.part = part_of(&found.kinds);
     const auto is_met = [this](uint64_t kind) { return known_.count(kind) || candidates_.count(kind); };
     found.is_fresh = found.is_unknown || !std::all_of(found.kinds.begin(), found.kinds.end(), is_met);
     return found;
@@ -389,7 +430,7 @@ class Meter {
       return;
     }
     saved_part_ = *kinds.begin();
-    saved_before_ = live();
+    saved_before_ = blocks_.live();
   }
 
   void show(uint64_t kind, uint64_t part, Place place) {
@@ -403,7 +444,7 @@ class Meter {
   void keep() {
     if (parts_.size() > kMostParts) parts_.clear();
     for (Described& one : described_) {
-      if (!one.is_fresh || one.is_unknown) continue;
+      if (!one.is_fresh || one.is_unknown || one.is_on_card) continue;
       Known known = {one.part, one.kinds, {}};
       for (const Held& block : shown_) {
         const Place place = {collection_, block.block.pointer};
@@ -413,37 +454,26 @@ class Meter {
     }
   }
 
-  bool is_freed(const cudamem::Block& block) {
-    cudamem::Block now;
-    return !block_at_(block.pointer, &now) || now.sequence != block.sequence;
+  void count(const Held& held, std::unordered_map<uint64_t, size_t>* places) {
+    const auto [place, is_new] = places->emplace(held.kind ^ mixed(held.part), freed_.size());
+    if (is_new) freed_.push_back({collection_, held.kind, held.part, held.block.size, 0, held.device});
+    ++freed_[place->second].blocks;
   }
 
-  void count(const Held& held) {
-    for (size_t i = freed_.size(); i-- > 0 && freed_[i].collection == collection_;) {
-      if (freed_[i].kind == held.kind && freed_[i].part == held.part) {
-        ++freed_[i].blocks;
-        return;
-      }
-    }
-    freed_.push_back({collection_, held.kind, held.part, held.block.size, 1});
-  }
-
-  BlockAt block_at_ = nullptr;
-  Totals totals_ = nullptr;
-  bool is_large_ = false;  // whether a collection has too many objects
+  Blocks blocks_;
+  bool is_large_ = false, is_cut_ = false;  // whether a collection has too many objects, or was not read to the end
+  uint64_t last_kind_ = 0;                  // a known one
   Unread unread_ = {};
   std::vector<uint32_t> counts_;  // of a part's objects by class, zeros in between; and the kinds of these classes
   std::vector<uint64_t> kinds_;
   bool below_ = false;   // whether the known memory of a collection is below the limit
   uint64_t before_ = 0;  // bytes of the owner before a collection about which nothing else is known
-  uint32_t owner_ = 0, impl_offset_ = 0;
   uint64_t limit_ = 0, collection_ = 0;
   uint64_t saved_part_ = 0;  // the kind of the parts to which memory saved by autograd is attributed
   Live saved_before_ = {};   // of the owner, before a collection of these
-  Object* parameter_ = nullptr;
   // Kinds that were shown before, with the first block that was shown of each kind of block; if parts of several kinds
   // have such blocks, also by both kinds.
-  std::unordered_set<uint64_t> known_, candidates_, shared_, seen_;
+  std::unordered_set<uint64_t> known_, candidates_, shared_;
   std::unordered_map<uint64_t, Shown> shown_for_;
   std::vector<Held> shown_, counted_;
   std::vector<Described> described_;

@@ -55,7 +55,6 @@ Object* PyObject_GetAttrString(Object*, const char*);
 int PyObject_SetAttrString(Object*, const char*, Object*);
 int PyObject_IsTrue(Object*);
 Object* PyModule_GetDict(Object*);
-int PyObject_GC_IsTracked(Object*);
 void PyObject_GC_UnTrack(void*);
 Object* PyVectorcall_Call(Object*, Object*, Object*);
 Object* _PyObject_New(Object*);

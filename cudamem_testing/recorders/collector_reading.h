@@ -86,7 +86,7 @@ READING Object* cudamem_graph_instances(const Graph* graph, const char* chosen) 
   return reading::list_of_places(found);
 }
 
-READING uint32_t cudamem_graph_find(const Graph* graph, Object* one) { return graph->find(PyList_GetItem(one, 0)); }
+READING uint32_t cudamem_graph_find(Graph* graph, Object* one) { return graph->find(PyList_GetItem(one, 0)); }
 
 READING uint32_t cudamem_graph_add(Graph* graph, Object* one) { return graph->add(PyList_GetItem(one, 0)); }
 
@@ -168,11 +168,41 @@ READING uint32_t cudamem_storages_count(const Storages* storages) {
   return static_cast<uint32_t>(storages->items().size());
 }
 
-READING uint64_t cudamem_storages_bytes(const Storages* storages) {
-  uint64_t bytes = 0;
-  for (const Storages::Item& one : storages->items()) bytes += one.size;
-  return bytes;
+// Bytes by device, one after the other.
+READING Object* cudamem_storages_totals(const Storages* storages) {
+  std::vector<std::pair<uint32_t, uint64_t>> totals;
+  for (const Storages::Item& one : storages->items()) {
+    auto found = std::find_if(totals.begin(), totals.end(), [&one](const auto& pair) { return pair.first == one.device; });
+    if (found == totals.end()) found = totals.insert(found, {one.device, 0});
+    found->second += one.size;
+  }
+  Object* const list = PyList_New(0);
+  const auto append = [list](uint64_t number) {
+    Object* const made = PyLong_FromUnsignedLongLong(number);
+    if (made) PyList_Append(list, made), Py_DecRef(made);
+  };
+  for (const auto& [device, bytes] : totals) append(device), append(bytes);
+  return list;
 }
+
+// The name of a device by its number in `Storages::Item`.
+READING Object* cudamem_device_name(uint32_t device) {
+  if (!device) return PyUnicode_FromString("cpu");
+  const auto type = static_cast<c10::DeviceType>(device >> 8);
+  return PyUnicode_FromString(c10::Device(type, static_cast<int8_t>(device & 255)).str().c_str());
+}
+
+// The number of a device by its name, 0 for a name that torch does not know.
+READING uint32_t cudamem_device_number(const char* name) {
+  try {
+    return device_of(c10::Device(name));
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+// Drops storages: a byte for each says whether it is kept.
+READING void cudamem_storages_keep(Storages* storages, const char* chosen) { storages->keep(chosen); }
 
 // The groups that components keep, the largest first, in pairs: a component, and where its storages end.
 READING Object* cudamem_storages_groups(Storages* storages) {

@@ -1,7 +1,7 @@
 // The storages of tensors among the objects of a graph, with weak references to them: they tell what was freed.
 //
-// Reads tensors of the CPU with a storage of their own. Others, such as wrappers and those of other devices, are listed:
-// Python reads them. So are tensors with a history of autograd, whose references only torch's Python interface shows.
+// Reads tensors with a storage of their own, on any device. Others, such as wrappers, are listed: Python reads them. So are
+// tensors with a history of autograd, whose references only torch's Python interface shows.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -19,19 +19,26 @@
 #include "collector_graph.h"
 #include "cpu_ledger.h"
 
+// The number of a device: 0 for the CPU, else its type and index.
+inline uint32_t device_of(c10::Device device) {
+  if (device.is_cpu()) return 0;
+  return static_cast<uint32_t>(device.type()) << 8 | static_cast<uint8_t>(device.index());
+}
+
 class Storages {
  public:
   using BlockAt = int32_t (*)(uint64_t, cudamem::Block*);
   static constexpr uint32_t kAnyOwner = 0xFFFFFFFF;
 
-  // One storage: its first tensor, and the number of the stack that allocated its block, `kNone` if unknown.
+  // One storage: its first tensor, the number of the stack that allocated its block, `kNone` if unknown, and its device, for
+  // the CPU 0, else the type and the index (see `device_of`).
   struct Item {
     uint64_t address, size;
-    uint32_t place, stack;
+    uint32_t place, stack, device, unused;
   };
 
-  // A tensor's object has the address of the C++ tensor at `offset`. Blocks of other owners than `owner` do not count;
-  // without `block_at` every storage counts.
+  // A tensor's object has the address of the C++ tensor at `offset`. Blocks of the CPU of other owners than `owner` do not
+  // count; without `block_at` every storage counts.
   Storages(Graph* graph, uint32_t offset, Object* parameter, BlockAt block_at, uint32_t owner)
       : graph_(graph), offset_(offset), parameter_(parameter), block_at_(block_at), owner_(owner) {}
 
@@ -74,6 +81,18 @@ class Storages {
       }
     }
     return others;
+  }
+
+  // Drops the storages that are not chosen: a byte for each. Call it before `group`.
+  void keep(const char* chosen) {
+    size_t kept = 0;
+    for (size_t i = 0; i < items_.size(); ++i) {
+      if (!chosen[i]) continue;
+      items_[kept] = items_[i];
+      weak_[kept++] = std::move(weak_[i]);
+    }
+    items_.resize(kept);
+    weak_.erase(weak_.begin() + static_cast<ssize_t>(kept), weak_.end());
   }
 
   // Puts what each component of the graph keeps together, the largest first, then what no component keeps. Returns these
@@ -127,7 +146,7 @@ class Storages {
   }
 
   static bool is_plain(const c10::TensorImpl* impl) {
-    return impl && impl->has_storage() && impl->is_cpu() && impl->layout() == c10::kStrided && !impl->is_python_dispatch() &&
+    return impl && impl->has_storage() && !impl->is_meta() && impl->layout() == c10::kStrided && !impl->is_python_dispatch() &&
            !impl->is_quantized() && !impl->key_set().has(c10::DispatchKey::Functionalize) &&
            !impl->key_set().has(c10::DispatchKey::NestedTensor);
   }
@@ -138,7 +157,7 @@ class Storages {
     const c10::Storage& storage = impl->unsafe_storage();
     c10::StorageImpl* const inner = storage.unsafeGetStorageImpl();
     if (!inner) return false;
-    Item found = {0, 0, place, Graph::kNone};
+    Item found = {0, 0, place, Graph::kNone, device_of(inner->device()), 0};
     try {
       found.size = inner->nbytes();
       found.address = reinterpret_cast<uint64_t>(static_cast<const c10::StorageImpl*>(inner)->data_ptr().get());
@@ -147,7 +166,7 @@ class Storages {
     }
     if (!found.size || !found.address) return true;
     if (!seen_.insert(inner).second) return true;
-    if (block_at_) {
+    if (block_at_ && !found.device) {
       cudamem::Block block;
       const bool is_known = block_at_(found.address, &block);
       if (owner_ != kAnyOwner && (!is_known || block.owner != owner_)) return true;

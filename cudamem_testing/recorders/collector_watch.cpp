@@ -33,8 +33,6 @@ namespace {
 
 // How deep the calls of a look may nest, and how often it is repeated after a signal handler interrupted it.
 constexpr int kRoom = 400, kAttempts = 5;
-// How many objects of a collection are read if there is little time: a model as large as GPT-2 has 22,000.
-constexpr size_t kMostObjects = 25'000;
 
 struct Raised {
   Object *type, *value, *trace;
@@ -46,7 +44,7 @@ struct Callable {
 };
 
 struct State {
-  Object *mark_class, *watches, *wanted, *callbacks, *get_stats, *failure, *genuine;
+  Object *mark_class, *watches, *wanted, *callbacks, *get_stats, *get_count, *failure, *genuine;
   Object* number;                             // the key for the number of collections in the result of `get_stats`
   int64_t told;                               // what `collections` returned last
   unsigned long main_thread;
@@ -406,6 +404,37 @@ bool look(Garbage& garbage) {
   return looks;
 }
 
+// Whether a collection examines all generations: the collector counts one of a younger generation in the next older one.
+bool is_whole() {
+  if (state.get_count == &_Py_NoneStruct) return false;
+  Object* const counts = PyObject_CallNoArgs(state.get_count);
+  bool found = counts && PyTuple_Size(counts) == 3;
+  for (ssize_t i = 1; found && i < 3; ++i) found = PyLong_AsLong(PyTuple_GetItem(counts, i)) == 0;
+  if (counts) Py_DecRef(counts);
+  PyErr_Clear();
+  return found;
+}
+
+// Reads garbage; returns whether it needs a look. It does not if it has no tensors, or if all of its kinds were shown before:
+// then it is counted.
+bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
+  const bool whole = is_whole();
+  if (state.meter.watch && !has_other_watch() && (whole || !state.has_time)) {
+    if (state.meter.count_known(garbage, state.seen, whole, time)) {
+      // Older objects that young garbage holds have the collector's flag for garbage only in a whole collection.
+      if (whole || garbage.objects().size() > kFew || !garbage.read(time, kForKnown)) return false;
+      if (!garbage.has_older()) {
+        state.meter.no_rest();
+        return false;
+      }
+      return garbage.has_wanted();
+    }
+  }
+  if (garbage.read(time, has_time ? kNoLimit : kForReferences)) return garbage.has_wanted();
+  state.meter.pass_over(state.seen, false);
+  return false;
+}
+
 Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   if (!state.mark || args[0] != state.reference) return none();
   ++state.seen;
@@ -414,17 +443,17 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   if (state.ending) finish();  // the list of callbacks was emptied
   state.ending = false;
   Object* const mark = state.mark;
+  const Stopwatch time;
   std::vector<Object*> objects;
   objects.reserve(4096);
   const size_t most = state.has_time || has_other_watch() ? SIZE_MAX - 1 : kMostObjects;
   if (PyList_Size(state.watches) > 0 && read_list(mark, most, &objects) && !objects.empty()) {
     state.metered = false;
     if (objects.size() > most) {
-      state.meter.pass_over(state.seen);
+      state.meter.pass_over(state.seen, true);
     } else {
       Garbage garbage(std::move(objects), state.wanted);
-      garbage.read();
-      if (garbage.has_wanted() && look(garbage) && state.adopts) garbage.adopt(mark, state.values);
+      if (read(garbage, time, most > kMostObjects) && look(garbage) && state.adopts) garbage.adopt(mark, state.values);
     }
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
@@ -466,9 +495,10 @@ Callable* make_callable(Object* type, Vectorcall function) {
 
 }  // namespace
 
-// Starts; call it once in a process. All arguments are kept forever. The caller may change the list `watches`.
+// Starts; call it once in a process. All arguments are kept forever. The caller may change the list `watches`. `get_count`
+// is None if it does not tell which generations a collection examines.
 EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_stats,
-                                       Object* collect, Object* failure, Object* genuine, int32_t adopts) {
+                                       Object* get_count, Object* collect, Object* failure, Object* genuine, int32_t adopts) {
   if (!state.at_garbage) {
     Object* type = PyType_FromSpec(&spec);
     if (!type) return -1;
@@ -476,7 +506,7 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
     state.at_end = make_callable(type, &at_end);
     if (!state.at_garbage || !state.at_end) return -1;
   }
-  for (Object* one : {mark_class, watches, callbacks, get_stats, collect, failure, genuine}) {
+  for (Object* one : {mark_class, watches, callbacks, get_stats, get_count, collect, failure, genuine}) {
     Py_IncRef(one);
   }
   Others::begin(collect);
@@ -484,6 +514,7 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
   state.watches = watches;
   state.callbacks = callbacks;
   state.get_stats = get_stats;
+  state.get_count = get_count;
   state.number = PyUnicode_FromString("collections");
   state.failure = failure;
   state.genuine = genuine;
@@ -523,12 +554,13 @@ EXPORT int64_t cudamem_collector_collections() { return collections(); }
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 
 // Measures for one watch, or for none: it is shown parts that may keep `limit` bytes and that it was not shown before.
-// See collector_meter.h. From then on collections have little time.
+// `cards` are the numbers of measured devices (`device_of`). See collector_meter.h. From then on collections have little time.
 EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Meter::Totals totals, uint32_t impl_offset,
-                                    Object* parameter, uint32_t owner, uint64_t limit) {
+                                    Object* parameter, const uint32_t* cards, uint32_t count, uint32_t owner,
+                                    uint64_t limit) {
   Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
   state.has_time = false;
-  state.meter.begin(metered, block_at, totals, impl_offset, parameter, owner, limit);
+  state.meter.begin(metered, block_at, totals, impl_offset, parameter, cards, count, owner, limit);
 }
 
 // The entries that were counted and not shown, in bytes: see `Meter::Count`.

@@ -67,7 +67,7 @@ class CycleCheck:
         self._small: Counter[str] = Counter()
         self._stacks: dict[int, Stack] = {}
         self._before = 0.0
-        self._skipped = self._missed = self._cut = 0
+        self._skipped = self._missed = self._cut = self._stopped = 0
         self._has_time = False
 
     @cached_property
@@ -93,16 +93,20 @@ class CycleCheck:
 
     @cached_property
     def _counts(self) -> Callable[[int, int], None] | None:
-        return None if self._counting is None else self._watch.counting(self._counting.addresses())
+        devices = [recorder.device for recorder in self._tracker.recorders]
+        functions = (0, 0) if self._counting is None else self._counting.addresses()
+        if self._counting is None and any(device.kind == "cpu" for device in devices):
+            return None
+        return self._watch.counting(functions, [str(device) for device in devices if device.kind != "cpu"])
 
     @cached_property
     def _limit(self) -> int:
-        return 0 if self._counting is None else self._ignore_below(self._counting.device)
+        return min((self._ignore_below(recorder.device) for recorder in self._tracker.recorders), default=0)
 
     def begin(self, subject: LeakSubject) -> None:
         """A test begins."""
         self._subject, self._before = subject, self._watch.seconds
-        self._skipped = self._cut = 0
+        self._skipped = self._cut = self._stopped = 0
         self._has_time = False
         self._small.clear()
         self._stacks.clear()  # their numbers are valid until the recorder drops some, between tests
@@ -115,8 +119,8 @@ class CycleCheck:
                 self.watches = False
                 self._notes.append(f"{NOT_CHECKED}: {error}")
                 return
-            if counts is not None and self._counting is not None:
-                owner = subject.owner.numbers.get(self._counting.device)
+            if counts is not None:
+                owner = 0 if self._counting is None else subject.owner.numbers.get(self._counting.device)
                 if owner is None:
                     self._watch.look_at_all()
                 else:
@@ -175,8 +179,13 @@ class CycleCheck:
             self._problems.append({"seconds": MOST_SECONDS, "later": self._skipped})
         if missed:
             self._problems.append({"unseen": missed})
-        if unread.collections and (unread.bytes >= self._limit or len(self._tracker.recorders) > 1):
+        least = max(self._limit, 1)
+        if unread.collections and unread.bytes >= least:
             self._problems.append({"large": unread.collections, "freed": unread.bytes})
+        cut = unread.cut if unread.cut_bytes >= least else 0
+        if cut or unread.known or self._stopped:
+            stopped = cut + unread.known + self._stopped
+            self._problems.append({"stopped": stopped, "freed": unread.cut_bytes if cut else 0})
         if unread.kinds:
             self._problems.append({"left": unread.kinds})
         if self._cut:
@@ -205,7 +214,7 @@ class CycleCheck:
         if self._watch.seconds - self._before > MOST_SECONDS:
             self._skipped += 1
             return None
-        from cudamem_testing.cycles.draft import MOST_BEYOND, SOME_BEYOND
+        from cudamem_testing.cycles.draft import EXPLAINING, MOST_BEYOND, SOME_BEYOND
 
         return replace(
             self._ask(self._subject),
@@ -215,10 +224,15 @@ class CycleCheck:
             draws=False,
             beyond=MOST_BEYOND if self._has_time else SOME_BEYOND,
             cut=self._note_cut,
+            seconds=None if self._has_time else EXPLAINING,
+            stopped=self._note_stopped,
         )
 
     def _note_cut(self) -> None:
         self._cut += 1
+
+    def _note_stopped(self) -> None:
+        self._stopped += 1
 
     def _is_enough(self, kept: Mapping[str, int]) -> bool:
         """Whether garbage, with what was skipped before it, reaches the size from which cycles are judged."""

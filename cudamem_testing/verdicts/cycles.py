@@ -37,7 +37,7 @@ class CycleFindings:
         It is a warning if memory above the limit was kept, and a collection inside a test had no time to read all.
         """
         fact = NotExplained(**problem)
-        severity = Severity.WARN if fact.large or fact.left or fact.cut else Severity.NOTE
+        severity = Severity.WARN if fact.large or fact.left or fact.cut or fact.stopped else Severity.NOTE
         return Finding(Kind.CYCLE, Verdict.CYCLE, severity, fact, cause=UNEXPLAINED)
 
     @staticmethod

@@ -12,6 +12,7 @@ from cudamem_testing.wording.remarks import remark
 WIDTH, CHAIN_LINES = 100, 4
 ARROW = " -> "
 WHOLE = "the fixture reference_cycles reads all of it"
+STOPPED = "not read to the end, which may take 1 ms for known garbage and 10 ms for new"
 SMALL = "earlier garbage was smaller than the ignored size and was not examined: it freed {size}"
 
 
@@ -38,6 +39,9 @@ def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
     elif reason is None and fact.large:
         large = f"{count(fact.large, 'collection')} of more than 25,000 objects not examined"
         reason = f"{large}, {format_size(fact.freed)} freed; {WHOLE}"
+    elif reason is None and fact.stopped:
+        freed = f", {format_size(fact.freed)} freed" if fact.freed else ""
+        reason = f"{count(fact.stopped, 'collection')} {STOPPED}{freed}; {WHOLE}"
     elif reason is None and fact.left:
         reason = f"{count(fact.left, 'more kind')} in a collection of many new ones not examined; {WHOLE}"
     elif reason is None and fact.cut:

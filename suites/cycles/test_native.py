@@ -144,7 +144,7 @@ def read(given: list[Any], **options: Any) -> tuple[list[tuple[int, int]], Any, 
     others = storages.read(graph, [*range(len(given))], **options)
     items = [(item.place, item.bytes) for item in storages.items(0, storages.count)]
     with graph:
-        assert storages.size == sum(size for _, size in items)
+        assert sum(storages.totals().values()) == sum(size for _, size in items)
     storages.settle()
     return items, others, [*storages.parameters.items()]
 
