@@ -17,7 +17,7 @@ from cudamem_testing.model.sizes import count, format_size, signed
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.record import Recording
-from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.replay import live_at_end
 
 _COLUMNS = (Column("growth", "right"), Column("bytes"), Column("blocks"), Column("allocated", elastic=True))
 
@@ -82,7 +82,7 @@ def difference(before: LiveSet, after: LiveSet) -> Difference:
 
 def compare(before: Recording, after: Recording) -> Difference:
     """Compare the ends of two recordings of one device, taken in this order."""
-    first, second = replay(before).live_at(), replay(after).live_at()
+    first, second = live_at_end(before), live_at_end(after)
     if not before.device.has_segments:
         return difference(first, second)
     taken = before.events.times[-1] if before.events.times else None
