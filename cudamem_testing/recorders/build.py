@@ -1,10 +1,11 @@
 """Compiles the native libraries on first use and keeps the results.
 
-They are C++ code against torch's own headers, so they cannot be shipped compiled: torch has no stable interface for
-allocators. The CPU recorder and the garbage-collector watch only need c10 and take two to three seconds to compile,
-the recorder of cards about ten. Compiled libraries are kept (cache.py) for later runs,
-named by the version of torch and a hash of everything they depend on. They do not use Python's headers, so every
-Python with the same torch shares them. Processes that start together (pytest-xdist) compile once: the others wait.
+Nearly all are C++ code against torch's own headers, so they cannot be shipped compiled: torch has no stable interface
+for allocators. The CPU recorder and the garbage-collector watch only need c10 and take two to three seconds to compile,
+the recorder of cards about ten. Compiled libraries are kept (cache.py) for later runs, named by the version of torch
+and a hash of everything they depend on; one that needs nothing of torch is compiled and loaded without importing it.
+They do not use Python's headers, so every Python with the same torch shares them. Processes that start together
+(pytest-xdist) compile once: the others wait.
 
 PYTEST_DONT_REWRITE
 """
@@ -22,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Library(NamedTuple):
     """A library to compile: the first of the sources, and each other one that is no header, side by side.
 
     ``time`` is how long that takes, in words; ``level`` the compiler's effort; ``standard`` the oldest C++ standard
-    that it is written for: a newer one is used where torch's headers need it.
+    that it is written for: a newer one is used where torch's headers need it. ``of_torch`` is whether it includes them.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Library(NamedTuple):
     folder: Path = Path(__file__).parent
     time: str = "a few seconds"
     level: str = "-O2"
+    of_torch: bool = True
 
     @property
     def units(self) -> list[Path]:
@@ -138,8 +139,9 @@ def _kept(target: Path, library: Library, progress: Callable[[str], None] | None
             find_compiler(os.environ)  # do not announce a compilation that cannot start
             if progress is not None:
                 where = f", kept in {target.parent}: {faults[0]}" if faults else ""
-                progress(f"compiling {library.title} for torch {torch.__version__} (once, {library.time}{where})")
-            compile_library(library.units, target, library.standard, library.linked, library.level)
+                what = f"{library.title} for torch {torch.__version__}" if library.of_torch else library.title
+                progress(f"compiling {what} (once, {library.time}{where})")
+            compile_library(library, target)
     return target
 
 
@@ -172,43 +174,35 @@ def load(library: Library) -> ctypes.PyDLL:
     try:
         return ctypes.PyDLL(str(path))
     except OSError as error:
-        arguments = _arguments(library.units, library.standard, library.linked, library.level)
-        command = shlex.join([*find_compiler(os.environ), *arguments])
+        command = shlex.join([*find_compiler(os.environ), *_arguments(library, library.units)])
         raise RecorderUnavailable(f"{library.title} compiles but does not load: {error}\n  {command}") from error
 
 
-def compile_library(
-    sources: Sequence[Path],
-    target: Path,
-    standard: str = "c++17",
-    linked: Sequence[str] = ("c10",),
-    level: str = "-O2",
-) -> None:
-    """Compile C++ files against torch into one shared library, which appears at `target` atomically.
-
-    Several files are compiled at the same time.
+def compile_library(library: Library, target: Path) -> None:
+    """Compile a library, which appears at `target` atomically. Several files are compiled at the same time.
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
         OSError: the library cannot be written there.
     """
-    include = _torch() / "include"
-    if not (include / "c10" / "core" / "CPUAllocator.h").exists():
+    if library.of_torch and not (_torch() / "include" / "c10" / "core" / "CPUAllocator.h").exists():
         raise RecorderUnavailable(
-            f"this torch has no C++ headers ({include / 'c10'}); install torch from a wheel that has them"
+            f"this torch has no C++ headers ({_torch() / 'include' / 'c10'}); install torch from a wheel that has them"
         )
-    compiler = find_compiler(os.environ)
+    compiler, sources = find_compiler(os.environ), library.units
     with tempfile.TemporaryDirectory(prefix=f"{target.stem}-", suffix=".tmp", dir=target.parent) as folder:
         scratch, parts = Path(folder, "library.so"), sources
         if len(sources) > 1:
+            from concurrent.futures import ThreadPoolExecutor  # it imports what logs
+
             parts = [Path(folder, f"{source.stem}.o") for source in sources]
             commands = [
-                [*compiler, *_flags(standard, level), *_including(), "-c", str(source), "-o", str(part)]
+                [*compiler, *_flags(library), *_including(library), "-c", str(source), "-o", str(part)]
                 for source, part in zip(sources, parts, strict=True)
             ]
             with ThreadPoolExecutor(len(commands)) as threads:
                 list(threads.map(_run_compiler, commands))
-        _run_compiler([*compiler, *_arguments(parts, standard, linked, level), "-o", str(scratch)])
+        _run_compiler([*compiler, *_arguments(library, parts), "-o", str(scratch)])
         cache.keep(scratch, target)
 
 
@@ -252,7 +246,8 @@ def _homeless(library: Library, faults: Sequence[str]) -> RecorderUnavailable:
 
 
 def _name(library: Library) -> str:
-    return f"{library.name}-{torch.__version__}-{_fingerprint(library, library.folder)}.so"
+    version = f"{torch.__version__}-" if library.of_torch else ""
+    return f"{library.name}-{version}{_fingerprint(library, library.folder)}.so"
 
 
 def _fingerprint(library: Library, folder: Path) -> str:
@@ -260,9 +255,7 @@ def _fingerprint(library: Library, folder: Path) -> str:
     digest = hashlib.sha256()
     for name in library.sources:
         digest.update((folder / name).read_bytes())
-    digest.update(
-        repr((_flags(library.standard, library.level), library.linked, sys.platform, platform.machine())).encode()
-    )
+    digest.update(repr((_flags(library), library.linked, sys.platform, platform.machine())).encode())
     return digest.hexdigest()[:16]
 
 
@@ -270,23 +263,25 @@ def _torch() -> Path:
     return Path(torch.__file__).parent
 
 
-def _arguments(sources: Sequence[Path], standard: str, linked: Sequence[str], level: str = "-O2") -> list[str]:
-    """The compiler's arguments for a whole library, without the output file."""
+def _arguments(library: Library, parts: Sequence[Path]) -> list[str]:
+    """The compiler's arguments for a whole library of these files, without the output file."""
     return [
-        *(*_flags(standard, level), "-shared"),
-        *(*_including(), *map(str, sources), "-L", str(_torch() / "lib")),
-        *(f"-l{name}" for name in linked),
+        *(*_flags(library), "-shared"),
+        *(*_including(library), *map(str, parts)),
+        *(("-L", str(_torch() / "lib"), *(f"-l{name}" for name in library.linked)) if library.linked else ()),
         *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),  # Python's own functions
     ]
 
 
-def _including() -> list[str]:
-    return ["-isystem", str(_torch() / "include")]
+def _including(library: Library) -> list[str]:
+    return ["-isystem", str(_torch() / "include")] if library.of_torch else []
 
 
-def _flags(standard: str, level: str) -> list[str]:
-    flags = [level, f"-std={max(standard, cxx_standard())}", "-fPIC", "-fvisibility=hidden", "-pthread"]
-    flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
+def _flags(library: Library) -> list[str]:
+    standard = max(library.standard, cxx_standard()) if library.of_torch else library.standard
+    flags = [library.level, f"-std={standard}", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    if library.of_torch:
+        flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     return flags
 
 

@@ -8,17 +8,21 @@ the earlier one was taken. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cudamem_testing.model.blocks import Block, LiveSet
-from cudamem_testing.model.live_tables import ROWS, by_line, live_table
+from cudamem_testing.model.live_tables import BEFORE_RECORD, ROWS, by_line, live_table
 from cudamem_testing.model.sizes import count, format_size, signed
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.snapshots.record import Recording
-from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.replay import live_at_end
 
+_ASSUMED = (
+    "as unchanged, by address and size: the later history begins after the earlier snapshot, "
+    "so blocks that were freed and allocated again between them are not seen"
+)
 _COLUMNS = (Column("growth", "right"), Column("bytes"), Column("blocks"), Column("allocated", elastic=True))
 
 
@@ -45,11 +49,15 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Difference(InNotebook):
-    """``new`` blocks, blocks that are ``gone``, and the lines that ``grew``, largest growth first."""
+    """``new`` blocks, blocks that are ``gone``, and the lines that ``grew``, largest growth first.
+
+    ``notes`` say what may be missing or wrong; those of one side alone begin with ``earlier:`` or ``later:``.
+    """
 
     new: LiveSet
     gone: LiveSet
     grown: tuple[Grown, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def growth(self) -> int:
@@ -57,7 +65,7 @@ class Difference(InNotebook):
         return self.new.total - self.gone.total
 
     def text(self, most: int = ROWS) -> str:
-        """A header, the lines that grew, and what is new and gone by line."""
+        """A header, the lines that grew, what is new and gone by line, and the notes."""
         lines = [f"{signed(self.growth)} on {self.new.device}: {_sum(self.new)} new, {_sum(self.gone)} gone"]
         if self.grown:
             cells = tuple((f"+{format_size(one.growth)}", _sizes(one), _counts(one), one.line) for one in self.grown)
@@ -67,8 +75,11 @@ class Difference(InNotebook):
                 rest = sum(one.growth for one in self.grown[most:])
                 lines.append(f"   ... {count(len(self.grown) - most, 'more line')}: +{format_size(rest)}")
         lines += [
-            live_table(part, title).text(most) for part, title in ((self.new, "new"), (self.gone, "gone")) if len(part)
+            live_table(part, title, before=BEFORE_RECORD).text(most)
+            for part, title in ((self.new, "new"), (self.gone, "gone"))
+            if len(part)
         ]
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -82,22 +93,28 @@ def difference(before: LiveSet, after: LiveSet) -> Difference:
 
 def compare(before: Recording, after: Recording) -> Difference:
     """Compare the ends of two recordings of one device, taken in this order."""
-    first, second = replay(before).live_at(), replay(after).live_at()
+    first, second = live_at_end(before), live_at_end(after)
     if not before.device.has_segments:
         return difference(first, second)
     taken = before.events.times[-1] if before.events.times else None
     held = Counter(map(_place, first.blocks))
     new: list[Block] = []
+    assumed = 0
+    covered = _covers(after, taken)
     for block in second.blocks:
         if held[_place(block)] and not _made_after(after, block, taken):
             held[_place(block)] -= 1
+            assumed += block.preexisting and not covered
         else:
             new.append(block)
     gone = [block for block in reversed(first.blocks) if _claim(held, _place(block))]
-    return _difference(first, second, _part(second, new), _part(first, reversed(gone)))
+    notes = (f"{count(assumed, 'block')} {'counts' if assumed == 1 else 'count'} {_ASSUMED}",) if assumed else ()
+    return _difference(first, second, _part(second, new), _part(first, reversed(gone)), notes)
 
 
-def _difference(before: LiveSet, after: LiveSet, new: LiveSet, gone: LiveSet) -> Difference:
+def _difference(
+    before: LiveSet, after: LiveSet, new: LiveSet, gone: LiveSet, notes: tuple[str, ...] = ()
+) -> Difference:
     was, now = by_line(before.blocks), by_line(after.blocks)
     grown = []
     for key, blocks in now.items():
@@ -106,7 +123,13 @@ def _difference(before: LiveSet, after: LiveSet, new: LiveSet, gone: LiveSet) ->
         if sizes[1] > sizes[0]:
             grown.append(Grown(*key, *sizes, len(old), len(blocks)))
     grown.sort(key=lambda one: -one.growth)
-    return Difference(new, gone, tuple(grown))
+    return Difference(new, gone, tuple(grown), (*notes, *_notes(before.notes, after.notes)))
+
+
+def _notes(earlier: tuple[str, ...], later: tuple[str, ...]) -> Iterator[str]:
+    both = {*earlier} & {*later}
+    yield from (note if note in both else f"earlier: {note}" for note in earlier)
+    yield from (f"later: {note}" for note in later if note not in both)
 
 
 def _place(block: Block) -> tuple[int | None, int]:
@@ -118,6 +141,12 @@ def _claim(held: Counter[tuple[int | None, int]], place: tuple[int | None, int])
         return False
     held[place] -= 1
     return True
+
+
+def _covers(later: Recording, taken: int | None) -> bool:
+    """Whether a recording has all events since an earlier one ended, so that no block was exchanged unseen."""
+    times = later.events.times
+    return bool(times) and taken is not None and times[0] <= taken
 
 
 def _made_after(recording: Recording, block: Block, taken: int | None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, TypeAlias
@@ -26,15 +26,8 @@ class Same:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
-    """A value for each event of a group, and those that are ``different`` objects."""
-
-    values: list[Any]
-    different: Collection[Any]
-
-
-Part: TypeAlias = "array[int] | Same | Objects"
+#: The values of the events of a group.
+Part: TypeAlias = "array[int] | Same | list[Any]"
 MISSING = Same(ABSENT)
 
 
@@ -45,7 +38,7 @@ class Alike:
     layout: Layout
     places: Sequence[int]
     joined: bytes
-    lists: Objects
+    lists: list[list[Any]]
 
     def column(self, at: int) -> bytes:
         """One byte of each event."""
@@ -109,20 +102,8 @@ class Order:
 
 
 def column(part: Part, size: int) -> Sequence[Any]:
-    if isinstance(part, Objects):
-        return part.values
     if not isinstance(part, Same):
         return part
     if type(part.value) is int and -(2**63) <= part.value < 2**63:
         return array("q", [part.value]) * size
     return [part.value] * size
-
-
-def different(parts: list[Part]) -> list[Any] | None:
-    """The different objects of a key; ``None`` if they are numbers."""
-    found: list[Any] = []
-    for part in parts:
-        if isinstance(part, array):
-            return None
-        found += part.different if isinstance(part, Objects) else [part.value]
-    return found

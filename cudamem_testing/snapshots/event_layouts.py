@@ -11,10 +11,10 @@ from typing import Any, Final, Literal
 
 from cudamem_testing.snapshots.rows import ACTION
 
-#: Widths of instructions for integers and for values that were kept, and instructions for constants.
+#: Widths of instructions for integers and for values that were kept; the constants, by instruction.
 NUMBERS: Final = {0x4B: 1, 0x4D: 2, 0x4A: 4}
 REFERENCES: Final = {0x68: 1, 0x6A: 4}
-_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}
+CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}
 #: For each byte, a table that makes it 0 and all others 1.
 DIFFERS: Final = [bytes(int(code != byte) for code in range(256)) for byte in range(256)]
 
@@ -136,8 +136,8 @@ class _Parser:
             self._add(key, "signed", self._head[self._at - 1])
         else:
             self._fix(1)
-            if code in _CONSTANTS:
-                self._add(key, "constant", 0, _CONSTANTS[code])
+            if code in CONSTANTS:
+                self._add(key, "constant", 0, CONSTANTS[code])
             elif code in REFERENCES:
                 self._add(key, "reference", REFERENCES[code])
             else:

@@ -17,12 +17,12 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from cudamem_testing.snapshots.event_columns import MISSING, Alike, Objects, Order, Part, Same, column, different
+from cudamem_testing.snapshots.event_columns import MISSING, Alike, Order, Part, Same, column
 from cudamem_testing.snapshots.event_layouts import DIFFERS, Layout, integers, layout_of
 from cudamem_testing.snapshots.rows import ROW, Rows, check_shared
 
@@ -37,7 +37,6 @@ _MOST_ALIKE, _MOST_LAYOUTS = 16, 1_000
 _LONGEST_LIST: Final = 300
 _ITEM = re.compile(rb"h.|j....", re.S)
 _ITEMS = re.compile(rb"(?:j....j....j....j....)*(?:h.|j....)*e", re.S)
-_V = TypeVar("_V", bound=Collection[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,10 @@ class Runs:
             self._skip = self._skipped
         return run
 
+    def kept(self, place: int) -> Any:
+        """What is kept under a number."""
+        return self._memo[place]
+
     def _read(self, pieces: list[bytes], begin: int, batches: list[int]) -> Run | None:
         self._items_made, tried = 0, len(pieces)
         while pieces:
@@ -120,7 +123,7 @@ class Runs:
         parts = {key: [values.get(key, MISSING) for values in known] for values in known for key in values}
         absent = [key for key, some in parts.items() if MISSING in some]
         columns = {key: order.column(some) for key, some in parts.items()}
-        return Rows(columns, {key: different(some) for key, some in parts.items()}, absent)
+        return Rows(columns, absent)
 
     def _alike(self, pieces: list[bytes]) -> list[Alike]:
         """The events by layout."""
@@ -141,7 +144,7 @@ class Runs:
                 if layout is None:
                     cut = min(cut, mine[0])
                     continue
-                lists = Objects([], ())
+                lists: list[list[Any]] = []
                 if layout.list_key is not None:
                     try:
                         lists = self._made_of([*map(bodies.__getitem__, mine)])
@@ -181,7 +184,7 @@ class Runs:
                 yield layout, fit, b"".join([heads[place] for place in fit])
             places = rest
 
-    def _made_of(self, bodies: list[bytes]) -> Objects:
+    def _made_of(self, bodies: list[bytes]) -> list[list[Any]]:
         """The lists of these instructions."""
         lists, different = self._lists, {*bodies}
         wrong = set()
@@ -193,7 +196,7 @@ class Runs:
                 lists[body] = items
         if wrong:
             raise _CutError(next(place for place, body in enumerate(bodies) if body in wrong))
-        return Objects([*map(lists.__getitem__, bodies)], [lists[body] for body in different])
+        return [*map(lists.__getitem__, bodies)]
 
     def _items(self, body: bytes) -> list[Any] | None:
         """The items of a list, all of which were kept before; ``None`` if they were not, or there are too many."""
@@ -203,7 +206,9 @@ class Runs:
         if max(places, default=0) >= len(self._memo):
             return None
         self._items_made += len(places)
-        return _checked([self._memo[place] for place in places])
+        items = [self._memo[place] for place in places]
+        check_shared(items)
+        return items
 
     def _kept(self, group: Alike) -> dict[str, Part]:
         """The values which a pickle keeps under a number."""
@@ -217,7 +222,7 @@ class Runs:
                 if len(known) == 1:
                     found[field.key] = Same(known[raws[0]])
                 else:
-                    found[field.key] = Objects([*map(known.__getitem__, raws)], known.values())
+                    found[field.key] = [*map(known.__getitem__, raws)]
         if group.layout.list_key is not None:
             found[group.layout.list_key] = group.lists
         return found
@@ -289,12 +294,12 @@ class Runs:
                 found[field.key] = group.numbers(field)
             elif field.kind == "reference":
                 part = next(numbers)
+                known = {place: self._memo[place] for place in ({part.value} if isinstance(part, Same) else {*part})}
+                check_shared(known.values())
                 if isinstance(part, Same):
-                    found[field.key] = Same(*_checked([self._memo[part.value]]))
+                    found[field.key] = Same(known[part.value])
                 else:
-                    known = {number: self._memo[number] for number in {*part}}
-                    different = _checked(known.values())
-                    found[field.key] = Objects([*map(known.__getitem__, part)], different)
+                    found[field.key] = [*map(known.__getitem__, part)]
         return found
 
 
@@ -310,13 +315,3 @@ def _split(stretch: bytes) -> tuple[list[bytes], list[int]]:
         batches.append(len(pieces))
     del pieces[-1], batches[-1]
     return pieces, batches
-
-
-def _checked(values: _V) -> _V:
-    """The values, if no event of a run is among them.
-
-    Raises:
-        SharedRowError: one is.
-    """
-    check_shared(values)
-    return values

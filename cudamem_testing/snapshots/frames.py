@@ -6,13 +6,13 @@ their frames first, which takes a fraction of comparing file names. PYTEST_DONT_
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any
 
 from cudamem_testing.model.stacks import Locator, RawFrame, Stack
 from cudamem_testing.recorders.capture import GRAD_MODE
 from cudamem_testing.snapshots.record import NO_STACK
+from cudamem_testing.snapshots.rows import Numbered
 
 _NATIVE = (".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp", ".inl")
 _LONGEST = 1000
@@ -41,19 +41,13 @@ class FrameTable:
                 self._grad_modes[id(frames)] = frames[-1].get("name") == "on"
         return known
 
-    def column(self, frames: list[Any], different: list[Any]) -> array[int]:
-        """The numbers of many lists of frames, given those that are different objects."""
-        for one in different:
-            self.number(one)
-        return array("q", [*map(self._by_list.__getitem__, map(id, frames))])
-
-    def grad_modes(self, frames: list[Any]) -> bytes | None:
+    def grad_modes(self, frames: Numbered) -> bytes | None:
         """1 for each of many lists of frames that were recorded while grad mode was on; ``None`` if none shows it.
 
         They must have been numbered before.
         """
         known = self._grad_modes
-        return bytes([known.get(id(one), False) for one in frames]) if known else None
+        return bytes(frames.mapped(lambda one: known.get(id(one), False))) if known else None
 
     def resolver(self, locator: Locator | None) -> Callable[[int], Stack]:
         """The function from number to stack."""
@@ -69,7 +63,7 @@ class FrameTable:
         key = tuple(map(id, frames))
         known = self._by_frames.get(key)
         if known is None:
-            text = tuple(frame for frame in map(self._frame, frames) if frame is not None)
+            text = tuple(frame for frame in map(self._frame, key, frames) if frame is not None)
             known = self._by_text.get(text, NO_STACK)
             if text and known == NO_STACK:
                 known = self._by_text[text] = len(self._stacks)
@@ -77,10 +71,10 @@ class FrameTable:
             self._by_frames[key] = known
         return known
 
-    def _frame(self, frame: object) -> RawFrame | None:
-        if id(frame) not in self._frames:
-            self._frames[id(frame)] = _raw_frame(frame)
-        return self._frames[id(frame)]
+    def _frame(self, number: int, frame: object) -> RawFrame | None:
+        if number not in self._frames:
+            self._frames[number] = _raw_frame(frame)
+        return self._frames[number]
 
 
 def _file(frame: object) -> object:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, replace
-from itertools import chain, compress
+from itertools import compress
 
-from cudamem_testing.snapshots.lifetimes import Lifetimes, active_lifetimes, mask
+from cudamem_testing.snapshots.lifetimes import Lifetimes, active_lifetimes, completed_at_once, mask
+from cudamem_testing.snapshots.native_replay import MOST_CORRECTIONS, native, replay_layout
 from cudamem_testing.snapshots.record import Kind, Recording, Settings
 from cudamem_testing.snapshots.rounding import LARGEST_SMALL, always_exact, round_sizes, splits
-
-_MOST_CORRECTIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,10 @@ def taken_sizes(recording: Recording, lives: Lifetimes, known: Sizes | None = No
     sizes = _nominal(recording, lives, rounded)
     if not recording.device.is_card or _all_exact(sizes, recording.settings):
         return sizes
-    active = active_lifetimes(recording, lives)
-    sizes = _nominal(recording, active, rounded)
+    active = lives
+    if not completed_at_once(recording):  # else a block is active for one event more, in which nothing else happens
+        active = active_lifetimes(recording, lives)
+        sizes = _nominal(recording, active, rounded)
     _Layout(recording, active, sizes.events, sizes.before).replay()
     return replace(sizes, of_active=True)
 
@@ -69,7 +70,7 @@ def _nominal(recording: Recording, lives: Lifetimes, rounded: array[int]) -> Siz
 
 
 def _all_exact(sizes: Sizes, settings: Settings) -> bool:
-    return always_exact(max(chain(sizes.events, sizes.before.values()), default=0), settings)
+    return always_exact(max((*sizes.before.values(), max(sizes.events, default=0))), settings)
 
 
 @dataclass(slots=True)
@@ -90,6 +91,16 @@ class _Layout:
     def replay(self) -> None:
         """Run through the events and correct the sizes of large blocks."""
         self._start()
+        events, active, settings = self.recording.events, self.active, self.recording.settings
+        found = native(len(events))
+        if found is None:
+            self._replay()
+        else:
+            state = self.free, self.borders, self.taken, self.guessed
+            self.before |= replay_layout(found, events, active.ends, active.live, self.sizes, settings, *state)
+
+    def _replay(self) -> None:
+        """The loop over the events; in C++ it is ``block_layout.h``."""
         events, sizes, taken = self.recording.events, self.sizes, self.taken
         free, by_end, give, take = self.free, self.free_by_end, self._give, self._take
         alloc, ends, live = int(Kind.ALLOC), int(self.active.ends), self.active.live
@@ -176,7 +187,9 @@ class _Layout:
 
     def _take(self, address: int, size: int, exact: bool) -> int:
         """Cut a block from the free range that begins at ``address``; returns its size with an unsplit remainder."""
-        end = self.free.pop(address, None) or self._correct(address)
+        end = self.free.pop(address, None)
+        if end is None:
+            end = self._correct(address)
         if end is None:
             return size
         del self.free_by_end[end]
@@ -209,7 +222,7 @@ class _Layout:
 
     def _correct(self, address: int) -> int | None:
         """Handle a block inside a range assumed free: the block before it is larger than guessed."""
-        if not self.guessed or self.corrections >= _MOST_CORRECTIONS:
+        if not self.guessed or self.corrections >= MOST_CORRECTIONS:
             return None
         self.corrections += 1
         start = max((start for start in self.free if start < address), default=None)

@@ -8,12 +8,14 @@ agree at every moment, even for damaged files. One pass over the events. PYTEST_
 
 from __future__ import annotations
 
+import operator
 from array import array
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Literal
 
-from cudamem_testing.snapshots.record import Kind, LiveBlock, Recording
+from cudamem_testing.snapshots.native_replay import Matched, match, native
+from cudamem_testing.snapshots.record import Events, Kind, LiveBlock, Recording
 
 Counter = Literal["allocated", "active", "requested"]
 NONE = -1
@@ -59,13 +61,40 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
     events = recording.events
     ends, notes = _ends(recording, counter)
     total = len(events)
-    freed = array("q", [NONE]) * total
+    blocks = [block for block in recording.blocks if not (block.awaiting_free and counter == "allocated")]
+    addresses = [block.address for block in blocks]
+    found = native(total)
+    matched = _match(events, ends, addresses) if found is None else match(found, events, ends, addresses)
+    freed = matched.freed
+    before = [Before(events.addresses[place], events.sizes[place], place) for place in matched.before]
+    live: dict[int, LiveBlock] = {}
+    for start, block in zip(matched.starts, blocks, strict=True):
+        if start >= 0:
+            freed[start] = total
+            live[start] = block
+        else:
+            before.append(Before(block.address, block.requested, total, block))
+    revived = matched.starts.count(_FREED)
+    notes += _counted(matched.unseen, "allocated again without a recorded free: counted as freed there")
+    notes += _counted(matched.twice, "freed twice: the second free was ignored")
+    notes += _counted(revived, "live at the end although its last event is a free: counted as live before")
+    notes += _counted(len(matched.lost), "neither freed nor live at the end: left out")
+    starts = array("q", compress(range(total), mask(events.kinds, Kind.ALLOC)))
+    if matched.lost:
+        lost = {*matched.lost}
+        starts = array("q", [start for start in starts if start not in lost])
+    return Lifetimes(freed, starts, tuple(before), live, counter, ends, tuple(notes))
+
+
+def _match(events: Events, ends: Kind, live: list[int]) -> Matched:
+    """The loop over the events; in C++ it is ``block_lives.h``."""
+    freed = array("q", [NONE]) * len(events)
     state: dict[int, int] = {}  # address -> the event that allocated the block there, or _FREED
-    before: list[Before] = []
+    before = array("q")
     unseen = twice = 0
-    alloc, end, get = int(Kind.ALLOC), int(ends), state.get
-    chosen = mask(events.kinds, alloc, end)
-    columns = (range(total), events.kinds, events.addresses)
+    alloc, get = int(Kind.ALLOC), state.get
+    chosen = mask(events.kinds, alloc, ends)
+    columns = (range(len(events)), events.kinds, events.addresses)
     for place, kind, address in zip(*(compress(column, chosen) for column in columns), strict=True):
         if kind == alloc:
             start = get(address, _FREED)
@@ -78,31 +107,13 @@ def lifetimes(recording: Recording, counter: Counter = "allocated") -> Lifetimes
             if start >= 0:
                 freed[start] = place
             elif start == NONE:
-                before.append(Before(address, events.sizes[place], place))
+                before.append(place)
             else:
                 twice += 1
             state[address] = _FREED
-    notes += _counted(unseen, "allocated again without a recorded free: counted as freed there")
-    notes += _counted(twice, "freed twice: the second free was ignored")
-    live: dict[int, LiveBlock] = {}
-    revived = 0
-    for block in recording.blocks:
-        if block.awaiting_free and counter == "allocated":
-            continue
-        start = state.pop(block.address, NONE)
-        if start >= 0:
-            freed[start] = total
-            live[start] = block
-        else:
-            revived += start == _FREED
-            before.append(Before(block.address, block.requested, total, block))
-    notes += _counted(revived, "live at the end although its last event is a free: counted as live before")
-    lost = {start for start in state.values() if start >= 0}
-    notes += _counted(len(lost), "neither freed nor live at the end: left out")
-    starts = array("q", compress(range(total), mask(events.kinds, alloc)))
-    if lost:
-        starts = array("q", [start for start in starts if start not in lost])
-    return Lifetimes(freed, starts, tuple(before), live, counter, ends, tuple(notes))
+    starts = array("q", [state.pop(address, NONE) for address in live])
+    lost = array("q", [start for start in state.values() if start >= 0])
+    return Matched(freed, before, starts, lost, unseen, twice)
 
 
 def active_lifetimes(recording: Recording, lives: Lifetimes) -> Lifetimes:
@@ -112,7 +123,7 @@ def active_lifetimes(recording: Recording, lives: Lifetimes) -> Lifetimes:
     """
     if lives.ends == Kind.FREE_COMPLETED:
         return replace(lives, counter="active") if lives.counter != "active" else lives
-    if not _completed_at_once(recording):
+    if not completed_at_once(recording):
         return lifetimes(recording, "active")
     events, total = recording.events, len(recording.events)
     freed = lives.freed[:]
@@ -126,13 +137,14 @@ def active_lifetimes(recording: Recording, lives: Lifetimes) -> Lifetimes:
     return replace(lives, freed=freed, before=before, counter="active", ends=Kind.FREE_COMPLETED)
 
 
-def _completed_at_once(recording: Recording) -> bool:
+def completed_at_once(recording: Recording) -> bool:
+    """Whether every free is completed by the event that follows its request."""
     events = recording.events
     requested, completed = (mask(events.kinds, kind) for kind in (Kind.FREE_REQUESTED, Kind.FREE_COMPLETED))
     if b"\0" + requested != completed + b"\0" or Kind.FREE_COMPLETED not in events.kinds:
         return False
-    both = (array("q", compress(events.addresses, mask)) for mask in (requested, completed))
-    return next(both) == next(both) and not any(block.awaiting_free for block in recording.blocks)
+    both = (compress(events.addresses, chosen) for chosen in (requested, completed))
+    return all(map(operator.eq, *both)) and not any(block.awaiting_free for block in recording.blocks)
 
 
 def mask(kinds: bytes, *wanted: int) -> bytes:

@@ -14,7 +14,7 @@ import operator
 import sys
 from array import array
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, TypeGuard
 
 from cudamem_testing.model.devices import Device
@@ -281,16 +281,14 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
         notes.add("the trace of the device is not a list: left out")
         return Events()
     trace = Trace(raw)
-    columns = _columns(trace)
-    if columns is None:
+    found = _columns(trace)
+    if found is None:
         trace = Trace(list(_repaired(trace, notes)))
-        columns = _columns(trace) or {}
-    if not len(trace):
+        found = _columns(trace)
+    if found is None or not len(trace):
         return Events()
+    kinds, columns = found
     keys = trace.keys
-    actions, named = trace.distinct(ACTION, None)
-    codes = {action: ACTIONS.get(action, _OTHER) for action in named}
-    kinds = bytes(map(codes.__getitem__, actions))
     extra = _unknown_of_events(trace, keys)
     for place in _places(kinds, _OTHER):
         action = trace.event(place)["action"]
@@ -300,14 +298,14 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
         free = trace.event(place).get("device_free")
         columns["addr"][place] = free if _is_size(free) else 0
     times = columns["time_us"] if "time_us" in keys else None
-    stacks, lists = trace.distinct("frames", None)
+    stacks = trace.numbered("frames", None)
     if times is not None:
-        notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, times[1:])))
+        notes.add("the clock of the events runs backwards", sum(map(operator.gt, times, islice(times, 1, None))))
     return Events(
         kinds=kinds,
         addresses=columns["addr"],
         sizes=columns["size"],
-        stacks=frames.column(stacks, lists),
+        stacks=array("q", stacks.mapped(frames.number)),
         streams=columns["stream"],
         times=times,
         pools=_pool_column(trace, pools) if "pool_id" in keys else None,
@@ -316,17 +314,23 @@ def _events(raw: object, frames: FrameTable, pools: dict[Pool, int], notes: Note
     )
 
 
-def _columns(trace: Trace) -> dict[str, array[int]] | None:
-    """The numbers of all entries at C speed; ``None`` if any entry needs a closer look."""
+def _columns(trace: Trace) -> tuple[bytes, dict[str, array[int]]] | None:
+    """The kinds and numbers of all entries at C speed; ``None`` if any entry needs a closer look."""
     if not trace.types <= {dict}:
         return None
     defaults = {"size": None, "addr": 0, "stream": 0, "time_us": 0}
     try:
+        kinds = bytes(trace.numbered(ACTION, None).mapped(_kind))
         columns = {key: trace.numbers(key, default) for key, default in defaults.items()}
     except (TypeError, OverflowError):
         return None
-    sound = all(isinstance(action, str) for action in trace.distinct(ACTION, None)[1])
-    return columns if sound and not any(map(_any_negative, columns.values())) else None
+    return None if any(map(_any_negative, columns.values())) else (kinds, columns)
+
+
+def _kind(action: object) -> int:
+    if not isinstance(action, str):
+        raise TypeError(f"{type_name(action)} is no kind of event")
+    return ACTIONS.get(action, _OTHER)
 
 
 def _any_negative(column: array[int]) -> bool:
@@ -355,9 +359,7 @@ def _places(kinds: bytes, kind: int) -> Iterable[int]:
 
 
 def _pool_column(trace: Trace, pools: dict[Pool, int]) -> array[int]:
-    values, different = trace.distinct("pool_id", None)
-    numbers = {id(pool): pools[_pool(pool, pools)] for pool in different}
-    return array("q", [*map(numbers.__getitem__, map(id, values))])
+    return array("q", trace.numbered("pool_id", None).mapped(lambda pool: pools[_pool(pool, pools)]))
 
 
 def _unknown_of_events(trace: Trace, keys: frozenset[str]) -> dict[int, dict[str, Any]]:
@@ -366,8 +368,8 @@ def _unknown_of_events(trace: Trace, keys: frozenset[str]) -> dict[int, dict[str
     unknown = keys - _EVENT
     if len(unknown) <= 4:  # one quick pass per key; with many keys one slow pass, to stay linear
         for key in unknown:
-            values, different = trace.distinct(key, "")
-            if all(value in _EMPTY_VALUES for value in different):
+            values = trace.numbered(key, "")
+            if all(value in _EMPTY_VALUES for value in values.different):
                 continue
             for place, value in enumerate(values):
                 if value not in _EMPTY_VALUES:

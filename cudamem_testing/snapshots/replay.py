@@ -22,6 +22,7 @@ from cudamem_testing.model.stacks import Frame
 from cudamem_testing.show.notebook import InNotebook
 from cudamem_testing.snapshots.layout import Sizes, taken_sizes
 from cudamem_testing.snapshots.lifetimes import NONE, Before, Counter, Lifetimes, active_lifetimes, lifetimes
+from cudamem_testing.snapshots.native_replay import add_up, native
 from cudamem_testing.snapshots.record import NO_STACK, Kind, Recording
 
 DROPPED = "older events were dropped from the ring: blocks allocated in them count as live before"
@@ -256,16 +257,33 @@ def replay(recording: Recording, counter: Counter = "allocated", known: Replay |
     return Replay(recording, counter, lives, sizes, before, _totals(lives, sizes, before), taken)
 
 
+def live_at_end(recording: Recording) -> LiveSet:
+    """What was live when the recording was taken.
+
+    The sizes of these blocks are recorded, so no event is replayed.
+    """
+    lives = lifetimes(recording)
+    sizes = recording.events.sizes[:]
+    for place, block in lives.live.items():
+        sizes[place] = block.size
+    before = tuple((old, old.block.size) for old in lives.before if old.block is not None)
+    return Replay(recording, "allocated", lives, sizes, before, array("q")).live_at()
+
+
 def _size_before(old: Before, sizes: dict[int, int]) -> int:
     return old.block.size if old.block is not None else sizes.get(old.address, old.requested)
 
 
 def _totals(lives: Lifetimes, sizes: array[int], before: tuple[tuple[Before, int], ...]) -> array[int]:
     freed = lives.freed
-    changes = [0] * (len(freed) + 2)  # the last is of frees that have not happened
+    changes = array("q", bytes(8 * (len(freed) + 2)))  # the last is of frees that have not happened
     for old, size in before:
         changes[0] += size
         changes[old.freed + 1] -= size
+    found = native(len(freed))
+    if found is not None:
+        add_up(found, lives.starts, freed, sizes, changes)
+        return changes[:-1]
     for start in lives.starts:
         size = sizes[start]
         changes[start + 1] += size

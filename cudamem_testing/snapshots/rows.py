@@ -1,20 +1,24 @@
 """Events of a pickled history by column: dicts of few keys that never were dicts.
 
-Columns take a fraction of the memory of dicts, and are read many times faster (:mod:`event_runs`). PYTEST_DONT_REWRITE
+Columns take a fraction of the memory of dicts, and are read many times faster (:mod:`event_runs`, :mod:`native_runs`).
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, repeat
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, count, groupby, repeat
+from typing import Any, Final, TypeAlias
 
 #: The key that an event has, and no other dict of a snapshot.
 ACTION: Final = "action"
 #: What is kept under the number of an event: it has no dict.
 ROW: Final = object()
+#: What is kept under a number that the reader of runs knows.
+KNOWN_TO_RUNS: Final = object()
 #: The value of a key that an event lacks.
 ABSENT: Final = object()
 
@@ -23,21 +27,54 @@ class SharedRowError(Exception):
     """A pickle uses one event in two places: it has to be read without columns."""
 
 
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Values that are often the same objects: a number for each, and ``objects`` by number, of which not all appear."""
+
+    numbers: array[int]
+    objects: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.objects[self.numbers[place]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.objects.__getitem__, self.numbers)
+
+    @property
+    def different(self) -> list[Any]:
+        """The values in any order, each number once."""
+        return [*map(self.objects.__getitem__, {*self.numbers})]
+
+    def mapped(self, function: Callable[[Any], int]) -> list[int]:
+        """What a function makes of each value; it is called once for each number, in order of appearance."""
+        return [*map(_Made(self.objects, function).__getitem__, self.numbers)]
+
+
+class _Made(dict[int, int]):
+    """What a function makes of the objects that are asked for, by number."""
+
+    def __init__(self, objects: Sequence[Any], function: Callable[[Any], int]) -> None:
+        self._objects, self._function = objects, function
+
+    def __missing__(self, number: int) -> int:
+        made = self[number] = self._function(self._objects[number])
+        return made
+
+
+Column: TypeAlias = "Sequence[Any] | Numbered"
+
+
 class Rows:
-    """Some events in a row, by column.
+    """Some events in a row, by column. ``absent`` are keys that not all events have."""
 
-    ``different`` are the different objects of a column, which may be repeated; ``None`` for numbers. ``absent`` are
-    keys that not all events have.
-    """
-
-    __slots__ = ("absent", "columns", "different")
+    __slots__ = ("absent", "columns")
     __hash__ = None  # type: ignore[assignment]  # a dict cannot be a key, either
 
-    def __init__(
-        self, columns: dict[str, Sequence[Any]], different: Mapping[str, list[Any] | None], absent: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, columns: Mapping[str, Column], absent: Iterable[str] = ()) -> None:
         self.columns = columns
-        self.different = different
         self.absent = frozenset(absent)
 
     def __len__(self) -> int:
@@ -124,17 +161,31 @@ class Trace:
             found.extend(part.column(key, default) if type(part) is Rows else (part.get(key, default),))
         return found
 
-    def distinct(self, key: str, default: object) -> tuple[list[Any], list[Any]]:
-        """The values of one key, and those of them that are different objects."""
-        values = self.values(key, default)
-        found: dict[int, Any] = {}
-        for part in self._parts:
-            one: Any = (part.get(key, default),) if type(part) is not Rows else part.different.get(key)
-            if one is None:
-                one = part.column(key, default) if key in part.columns else (default,)
-            for value in one:
-                found[id(value)] = default if value is ABSENT else value
-        return values, [*found.values()]
+    def numbered(self, key: str, default: object) -> Numbered:
+        """The values of one key; an object may have several numbers."""
+        columns = (part.columns.get(key) for part in self._parts if type(part) is Rows)
+        known = next((column.objects for column in columns if type(column) is Numbered), ())
+        objects = [default if one is ABSENT else one for one in known]
+        numbers = array("q")
+
+        def add(values: list[Any]) -> None:
+            ids = [*map(id, values)]
+            by_id = dict(zip(ids, values, strict=True))
+            places = dict(zip(by_id, count(len(objects)), strict=False))
+            objects.extend(by_id.values())
+            numbers.extend(map(places.__getitem__, ids))
+
+        for kind, parts in groupby(self._parts, type):
+            if kind is not Rows:
+                add([part.get(key, default) for part in parts])
+                continue
+            for part in parts:
+                column = part.columns.get(key)
+                if type(column) is Numbered and column.objects is known:
+                    numbers.extend(column.numbers)
+                else:
+                    add([*part.column(key, default)])
+        return Numbered(numbers, objects)
 
     def event(self, place: int) -> dict[str, Any]:
         """One event."""

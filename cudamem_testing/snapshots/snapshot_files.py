@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -119,7 +120,7 @@ def _loads(data: bytes, progress: Callable[[float], None] | None, *, columns: bo
 
 def _bytes(file: Path, largest: int) -> bytes:
     with file.open("rb") as stream:
-        data = _at_most(largest, stream, f"larger than {format_size(largest)}")
+        data = _at_most(largest, stream, f"larger than {format_size(largest)}", os.fstat(stream.fileno()).st_size)
     if not data.startswith(_GZIP):
         return data
     allowed = min(largest, max(EXPANDED, EXPANSION * len(data)))
@@ -136,15 +137,15 @@ def _bytes(file: Path, largest: int) -> bytes:
         raise SnapshotError(f"the compressed file is cut off or damaged: {error}") from error
 
 
-def _at_most(largest: int, stream: IO[bytes] | gzip.GzipFile, more: str) -> bytes:
+def _at_most(largest: int, stream: IO[bytes] | gzip.GzipFile, more: str, likely: int = 0) -> bytes:
     """The rest of a stream; ``more`` is the error if that is more than ``largest`` bytes.
 
-    Read in pieces: a buffered stream asked for 4 GiB allocates them before it has read a byte.
+    Read in pieces: a stream asked for 4 GiB allocates them before it has read a byte. The first is ``likely`` all.
     """
     pieces: list[bytes] = []
     size = 0
     while size <= largest:
-        piece = stream.read(min(_CHUNK, largest + 1 - size))
+        piece = stream.read(min(max(likely + 1 - size, _CHUNK), largest + 1 - size))
         if not piece:
             return b"".join(pieces)
         pieces.append(piece)

@@ -23,10 +23,10 @@ from typing import Any, Final
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.safe_access import type_name
 from cudamem_testing.show.printable import one_line
-from cudamem_testing.snapshots.event_runs import Runs
+from cudamem_testing.snapshots.native_runs import runs
 from cudamem_testing.snapshots.pickle_frames import byte_in_file, without_frames
 from cudamem_testing.snapshots.record import SnapshotError
-from cudamem_testing.snapshots.rows import ACTION, Rows, SharedRowError, check_shared
+from cudamem_testing.snapshots.rows import ACTION, KNOWN_TO_RUNS, Rows, SharedRowError, check_shared
 
 _SCALARS: Final = (str, int, float, bytes, type(None))
 _INTEGER = struct.Struct("<i").unpack_from
@@ -93,7 +93,7 @@ class _Machine:
         self.memo: list[Any] = []
         self.others: dict[int, Any] = {}  # values that are kept under numbers out of order
         self.lists: dict[bytes, list[Any]] = {}  # stacks by the instructions that make them
-        self.runs = Runs(self.data, self.memo, self.lists) if columns else None
+        self.runs = runs(self.data, self.memo, self.lists) if columns else None
         self.kept = 0  # values that were put into containers
 
     def run(self) -> Any:
@@ -106,8 +106,7 @@ class _Machine:
             at += 1
             # The nine most frequent instructions of snapshots come first.
             if code == 0x68:  # BINGET
-                place = data[at]
-                push(memo[place] if place < len(memo) else self.get(place))
+                push(self.get(data[at]))
                 at += 1
             elif code == 0x4B:  # BININT1
                 push(data[at])
@@ -177,7 +176,8 @@ class _Machine:
 
     def get(self, place: int) -> Any:
         """The value that was kept under a number."""
-        return self.memo[place] if place < len(self.memo) else self.others[place]
+        value = self.memo[place] if place < len(self.memo) else self.others[place]
+        return self.runs.kept(place) if value is KNOWN_TO_RUNS and self.runs is not None else value
 
     def after_event(self) -> bool:
         """Whether the last item of a list is an event, so that the next one may be like it."""
@@ -205,7 +205,7 @@ class _Machine:
         """The list of a run of LONG_BINGET and APPENDS; equal ones are one list: a history repeats its stacks."""
         known = self.lists.get(run)
         if known is None:
-            known = self.lists[run] = [self.memo[place] for (place,) in _PLACES(run[:-1])]
+            known = self.lists[run] = [self.get(place) for (place,) in _PLACES(run[:-1])]
             self.kept += len(known)
         return known
 

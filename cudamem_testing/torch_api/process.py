@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ def version() -> str | None:
 
     torch is not imported.
     """
+    from importlib import metadata  # it imports the parser of mails
+
     try:
         installed = metadata.distribution("torch")
     except metadata.PackageNotFoundError:

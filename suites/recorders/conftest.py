@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from cudamem_testing.recorders.build import compile_library
+from cudamem_testing.recorders.build import Library, compile_library
 from cudamem_testing.recorders.native import NativeRecorder, introduced
 from suites.recorders import device
 from suites.recorders.in_place import in_place
+
+
+def _library(name: str) -> Library:
+    return Library(name, name, (f"{name}.cpp",), "c++17", ("c10",), Path(__file__).parent)
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def device_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     if not header.exists() or "DeviceAllocator :" not in header.read_text():
         pytest.skip(f"torch {torch.__version__} has no counters for C++")
     target = tmp_path_factory.mktemp("device") / "device.so"
-    compile_library([Path(__file__).with_name("device.cpp")], target)
+    compile_library(_library("device"), target)
     return device.load(str(target))
 
 
@@ -43,7 +47,7 @@ def device_in_cpp(device_library: ctypes.PyDLL) -> device.CppAllocator:
 def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     """helper.cpp, loaded; its calls keep the GIL."""
     target = tmp_path_factory.mktemp("helper") / "helper.so"
-    compile_library([Path(__file__).with_name("helper.cpp")], target)
+    compile_library(_library("helper"), target)
     library = ctypes.PyDLL(str(target))
     library.helper_raw_allocate.restype = ctypes.c_void_p
     library.helper_raw_allocate.argtypes = [ctypes.c_size_t]
@@ -56,5 +60,5 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> NativeRecorder:
     """others.cpp, loaded: a separate CPU recorder, not installed."""
     target = tmp_path_factory.mktemp("others") / "others.so"
-    compile_library([Path(__file__).with_name("others.cpp")], target)
+    compile_library(_library("others"), target)
     return NativeRecorder(*introduced(ctypes.PyDLL(str(target))))

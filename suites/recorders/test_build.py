@@ -26,10 +26,19 @@ from cudamem_testing.recorders.build import (
     find_compiler,
 )
 from cudamem_testing.simulated import native
+from cudamem_testing.snapshots import native as snapshots
 from cudamem_testing.snapshots.whatif import model
 from cudamem_testing.torch_api.headers import cxx_standard
 
-LIBRARIES = CPU_RECORDER, CARD_RECORDER, COLLECTOR_WATCH, native.LIBRARY, native.ENGINE, model.LIBRARY
+LIBRARIES = (
+    CPU_RECORDER,
+    CARD_RECORDER,
+    COLLECTOR_WATCH,
+    native.LIBRARY,
+    native.ENGINE,
+    model.LIBRARY,
+    snapshots.LIBRARY,
+)
 INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
@@ -117,6 +126,19 @@ def test_each_library_is_compiled_with_what_it_needs(
     (command,) = (tmp_path / "log").read_text().splitlines()
     assert command.startswith("-fast -O2 -std=c++20 ")
     assert " -lc10 -ltorch_cpu -o " in command
+
+
+def test_a_library_that_needs_nothing_of_torch_is_compiled_without_it(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo "$@" >> {tmp_path}/log; echo library > "$out"'))
+    monkeypatch.setattr(build, "torch", None)
+    said: list[str] = []
+    path = compiled(said.append, snapshots.LIBRARY)
+    assert said == ["compiling the reader of large snapshots (once, a few seconds)"]
+    assert re.fullmatch(r"snapshot_reader-[0-9a-f]{16}\.so", path.name)
+    assert compiled_before(snapshots.LIBRARY) == path
+    assert "torch" not in (tmp_path / "log").read_text().replace(str(tmp_path), "")
 
 
 def test_several_files_are_compiled_side_by_side_and_linked(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.recorders import card_recorder
-from cudamem_testing.recorders.build import compile_library
+from cudamem_testing.recorders.build import Library, compile_library
 from cudamem_testing.recorders.capture import GRAD_MODE
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
 from cudamem_testing.recorders.host import HostRecorder
@@ -188,7 +188,8 @@ def test_a_deep_stack_has_its_innermost_frames(stacks: CardStacks) -> None:
 def gatherer(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     """gatherer.cpp, loaded; its calls keep the GIL."""
     target = tmp_path_factory.mktemp("gatherer") / "gatherer.so"
-    compile_library([Path(__file__).with_name("gatherer.cpp")], target, linked=("c10", "torch_cpu"))
+    sources, linked = ("gatherer.cpp",), ("c10", "torch_cpu")
+    compile_library(Library("gatherer", "a gatherer", sources, "c++17", linked, Path(__file__).parent), target)
     return ctypes.PyDLL(str(target))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from cudamem_testing.recorders.build import _arguments, find_compiler
+from cudamem_testing.recorders.build import Library, _arguments, find_compiler
 
 pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 HERE = Path(__file__).parent
@@ -29,7 +29,8 @@ def done(command: list[str], **environ: str) -> subprocess.CompletedProcess[str]
 
 def program(source: Path, target: Path, *flags: str) -> str:
     """A program of one C++ file against torch's c10."""
-    arguments = [word for word in _arguments([source], "c++17", ("c10",)) if word not in ("-shared", "-O2")]
+    whole = _arguments(Library("", "", (), "c++17", ("c10",)), [source])
+    arguments = [word for word in whole if word not in ("-shared", "-O2")]
     library = arguments[arguments.index("-L") + 1]
     command = [*find_compiler(os.environ), *flags, *arguments, f"-Wl,-rpath,{library}", "-o", str(target)]
     built = done(command)

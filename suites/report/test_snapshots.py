@@ -14,6 +14,7 @@ from cudamem_testing.show.progress import Progress
 from cudamem_testing.snapshots import export
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
+from cudamem_testing.snapshots.replay import DROPPED
 from cudamem_testing.snapshots.segments import Piece, pieces
 from cudamem_testing.snapshots.snapshot_files import read_file
 from suites.report.pages import data_of
@@ -104,6 +105,18 @@ def test_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "gone: 3.0 MiB in 1 block",
         "   3.0 MiB   1 block  project/layer6.py:6 in forward     torch/nn/functional.py linear",
     ]
+
+
+def test_notes_of_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = read_cpu([(0x10, 8, 1, 0, 0, 0)], truncated=True)
+    file, note = tmp_path / "a.pickle", f"note: {DROPPED}"
+    export.write(file, recording)
+    assert run(capsys, "diff", file, file)[-1] == note
+    assert json.loads("\n".join(run(capsys, "diff", file, file, "--json")))["snapshots"][0]["notes"] == [DROPPED]
+    page = tmp_path / "diff.html"
+    run(capsys, "diff", file, file, f"--html={page}")
+    (shown,) = data_of(page.read_text())["files"]
+    assert shown["sections"] == [{"kind": "lines", "title": "Notes", "lines": [DROPPED]}]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,14 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.snapshots.diff import compare, difference
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
-from cudamem_testing.snapshots.replay import replay
+from cudamem_testing.snapshots.replay import DROPPED, replay
 from suites.snapshots.allocator import FRAMES, KIB, Allocator
 
 PLACES = Locator("/home/me/project")
+ASSUMED = (
+    "as unchanged, by address and size: the later history begins after the earlier snapshot, "
+    "so blocks that were freed and allocated again between them are not seen"
+)
 
 
 def test_moments_of_a_recording_that_reuses_an_address():
@@ -56,6 +60,8 @@ def test_two_recordings_of_a_card_whose_history_was_restarted():
     assert [block.requested for block in change.gone] == [KIB, 3 * KIB]
     assert change.growth == -3 * KIB
     assert str(change).splitlines()[0] == "-3.0 KiB on cuda:0: 1.0 KiB in 1 block new, 4.0 KiB in 2 blocks gone"
+    assert change.notes == (f"1 block counts {ASSUMED}",)
+    assert str(change).splitlines()[-1] == f"note: 1 block counts {ASSUMED}"
 
 
 def test_two_recordings_of_one_growing_history():
@@ -66,6 +72,16 @@ def test_two_recordings_of_one_growing_history():
     change = compare(before, read(allocator.snapshot()))
     assert [block.requested for block in change.new] == [2 * KIB]
     assert not change.gone.blocks
+    assert change.notes == ()
+
+
+def test_notes_of_either_recording_are_kept():
+    one, other = [(0x10, 8, 1, 0, 0, 0)], [(0x10, 8, 1, 0, 0, 0), (0x20, 8, 2, 0, 0, 0)]
+    before, after = read_cpu(one, notes=["a", "both"]), read_cpu(other, truncated=True, notes=["both", "b"])
+    assert compare(before, after).notes == ("earlier: a", "both", "later: b", f"later: {DROPPED}")
+    assert str(compare(before, after)).splitlines()[-2:] == ["note: later: b", f"note: later: {DROPPED}"]
+    without = read_cpu(one), read_cpu(other)
+    assert compare(*without).notes == ()
 
 
 def test_recordings_of_the_cpu_go_by_sequence():

@@ -9,7 +9,8 @@ from cudamem_testing.snapshots import event_runs
 from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.rows import Rows, Trace, plain
 from cudamem_testing.snapshots.unpickle import unpickle
-from suites.snapshots.test_rows import FRAMES, both, by_column, event
+from suites.snapshots.readers import READERS, read_by
+from suites.snapshots.test_rows import FRAMES, alike, by_column, event
 
 #: More than a batch of a list, and more than a frame of a pickle.
 MANY = 3_000
@@ -32,27 +33,31 @@ def mixed(number, stacks):
     return made
 
 
+BY_EACH = pytest.mark.parametrize("reader", READERS)
+
+
+@BY_EACH
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_events_of_many_kinds_are_read_at_once(protocol):
+def test_events_of_many_kinds_are_read_at_once(reader, protocol):
     stacks = [[*FRAMES[first : first + 9]] for first in range(20)]
     events = [{"action": "alloc", "frames": FRAMES}, *(mixed(number, stacks) for number in range(MANY))]
     data = pickle.dumps({"first": events, "later": stacks}, protocol)
-    found = unpickle(data, columns=True)
+    found = read_by(reader, data)
     assert by_column(found["first"]) > 0.9 * MANY
     assert plain(found["first"]) == events
     assert found["later"] == stacks
     assert len(data) > 2 * 2**16
 
 
-def test_an_event_that_lacks_a_key_has_the_default():
+@BY_EACH
+def test_an_event_that_lacks_a_key_has_the_default(reader):
     events = [event(number) for number in range(400)]
     for one in events[::3]:
         del one["pool_id"]
-    found = unpickle(pickle.dumps(events, 4), columns=True)
-    trace = Trace(found)
-    values, different = trace.distinct("pool_id", "none")
-    assert values == [one.get("pool_id", "none") for one in events]
-    assert {*map(id, values)} == {*map(id, different)}
+    found = read_by(reader, pickle.dumps(events, 4))
+    values = Trace(found).numbered("pool_id", "none")
+    assert [*values] == [one.get("pool_id", "none") for one in events]
+    assert {*map(id, values)} == {*map(id, values.different)}
     assert plain(found) == events
 
 
@@ -70,15 +75,16 @@ def test_instructions_that_no_writer_uses_are_read_alike(code, place):
     data = pickle.dumps([*events, "end", *events], 4)
     data = data[:2] + data[11:]  # without the frame, whose length would be wrong
     end = data.index(b"\x8c\x03end\x94") + 6 if place == "among the events" else data.index(b"}\x94(")
-    one, other = both(data[:end] + code + data[end:])
-    assert one == other
+    one, *others = alike(data[:end] + code + data[end:])
+    assert others == [one, one]
 
 
-def test_a_value_may_refer_to_what_its_own_event_kept_before():
+@BY_EACH
+def test_a_value_may_refer_to_what_its_own_event_kept_before(reader):
     events = [{"action": "alloc", "text": "".join(("a", str(number)))} for number in range(300)]
     for one in events:
         one["same"] = one["text"]
-    found = unpickle(pickle.dumps(events, 4), columns=True)
+    found = read_by(reader, pickle.dumps(events, 4))
     assert by_column(found) > 250
     assert plain(found) == events
 
@@ -103,15 +109,16 @@ def test_layouts_are_made_for_few_kinds(monkeypatch):
     monkeypatch.setattr(event_runs, "layout_of", counted)
     monkeypatch.setattr(event_runs, "_MOST_LAYOUTS", 5)
     events = [event(number, **{"k" * (number // 8): number}) for number in range(800)]
-    assert plain(unpickle(pickle.dumps(events, 4), columns=True)) == events
+    assert plain(read_by("python", pickle.dumps(events, 4))) == events
     assert sum(layout is not None for layout in made) == 5
 
 
-def test_an_event_that_cannot_be_read_at_once_ends_its_run_only():
+@BY_EACH
+def test_an_event_that_cannot_be_read_at_once_ends_its_run_only(reader):
     events = [event(number) for number in range(4_000)]
     for one in events[500::500]:
         one["new"] = [{"filename": "new.py"}, {"filename": "other.py"}]
-    found = unpickle(pickle.dumps(events, 4), columns=True)
+    found = read_by(reader, pickle.dumps(events, 4))
     assert plain(found) == events
     assert by_column(found) > 3_000
     assert sum(isinstance(one, Rows) for one in found) < 200

@@ -1,7 +1,9 @@
 """Events that are read by column are those that the machine for single instructions reads."""
 
+import gzip
 import pickle
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from cudamem_testing.snapshots.record import Kind, SnapshotError
 from cudamem_testing.snapshots.rows import Rows, Trace, plain
 from cudamem_testing.snapshots.snapshot_files import load, read_file
 from cudamem_testing.snapshots.unpickle import unpickle
+from suites.snapshots.readers import READERS, read_by
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recordings"
 FRAMES = [{"filename": f"m{n}.py", "line": n, "name": f"f{n}"} for n in range(40)]
@@ -39,20 +42,24 @@ def by_column(value):
     return sum(len(item) for item in value if isinstance(item, Rows))
 
 
-def both(data):
-    """What is read with and without columns, or the error."""
+def alike(data):
+    """What is read without columns, and with those of each reader; or the error."""
     found = []
-    for columns in (False, True):
+    for read_one in (unpickle, *(partial(read_by, reader) for reader in READERS)):
         try:
-            found.append(plain(unpickle(data, columns=columns)))
+            found.append(plain(read_one(data)))
         except SnapshotError as error:
             found.append(str(error))
     return found
 
 
-def test_nearly_all_events_are_read_by_column_and_equal():
+BY_EACH = pytest.mark.parametrize("reader", READERS)
+
+
+@BY_EACH
+def test_nearly_all_events_are_read_by_column_and_equal(reader):
     events = [event(number) for number in range(3_000)]
-    found = unpickle(pickle.dumps(events, 4), columns=True)
+    found = read_by(reader, pickle.dumps(events, 4))
     assert by_column(found) > 2_900
     assert plain(found) == events
     assert unpickle(pickle.dumps(events, 4)) == events
@@ -62,7 +69,7 @@ def test_nearly_all_events_are_read_by_column_and_equal():
 @pytest.mark.parametrize("frames", [0, 1, 3, 24, 301, 1_200])
 def test_stacks_of_any_depth_are_read(frames, protocol):
     events = [event(number, frames=frames) for number in range(40)]
-    assert plain(unpickle(pickle.dumps(events, protocol), columns=True)) == events
+    assert alike(pickle.dumps(events, protocol)) == [events] * 3
 
 
 @given(st.data())
@@ -81,46 +88,50 @@ def test_events_of_any_values_are_read_as_they_are(data):
         for _ in range(times)
     ]
     value = {"first": events, "later": [shared, events[0]["action"]]}
-    found = unpickle(pickle.dumps(value, 4), columns=True)
-    assert {key: plain(one) for key, one in found.items()} == value
-    assert [{key: type(one) for key, one in row.items()} for row in plain(found["first"])] == [
-        {key: type(one) for key, one in row.items()} for row in events
-    ]
+    data = pickle.dumps(value, 4)
+    for found in (read_by(reader, data) for reader in READERS):
+        assert {key: plain(one) for key, one in found.items()} == value
+        assert [{key: type(one) for key, one in row.items()} for row in plain(found["first"])] == [
+            {key: type(one) for key, one in row.items()} for row in events
+        ]
 
 
 @given(st.integers(0, 2**30), st.integers(0, 255))
 def test_damaged_files_give_the_same_value_or_error(place, byte):
     data = bytearray(pickle.dumps([event(number % 7, frames=3) for number in range(60)], 4))
     data[place % len(data)] = byte
-    one, other = both(bytes(data))
-    assert one == other or (isinstance(one, str) and isinstance(other, str))
+    one, *others = alike(bytes(data))
+    assert all(one == other or (isinstance(one, str) and isinstance(other, str)) for other in others)
 
 
-def test_one_event_in_two_places_is_one():
+@BY_EACH
+def test_one_event_in_two_places_is_one(reader):
     first = event(1)
     events = [first, event(2), event(3), event(4)]
     events += [events[3], events[2]]
-    assert plain(unpickle(pickle.dumps(events, 4), columns=True)) == events
-    back = unpickle(pickle.dumps({"a": events, "b": [events[3]]}, 4), columns=True)
+    assert plain(read_by(reader, pickle.dumps(events, 4))) == events
+    back = read_by(reader, pickle.dumps({"a": events, "b": [events[3]]}, 4))
     assert back["a"][3] is back["a"][4] is back["b"][0]
 
 
-def test_an_event_that_is_no_item_of_a_list_stays_a_dict():
+@BY_EACH
+def test_an_event_that_is_no_item_of_a_list_stays_a_dict(reader):
     events = {name: event(number) for number, name in enumerate("abcdef")}
-    assert unpickle(pickle.dumps(events, 4), columns=True) == events
+    assert read_by(reader, pickle.dumps(events, 4)) == events
     nested = [event(number, inner=event(number + 100)) for number in range(6)]
-    assert plain(unpickle(pickle.dumps(nested, 4), columns=True)) == nested
+    assert plain(read_by(reader, pickle.dumps(nested, 4))) == nested
 
 
-def test_columns_of_a_trace_are_those_of_its_events():
+@BY_EACH
+def test_columns_of_a_trace_are_those_of_its_events(reader):
     events = [event(number) for number in range(700)]
     events.insert(350, {"action": "oom", "size": 7, "device_free": 99})
-    trace = Trace(unpickle(pickle.dumps(events, 4), columns=True))
+    trace = Trace(read_by(reader, pickle.dumps(events, 4)))
     assert len(trace) == len(events)
     assert trace.types == {dict}
     assert trace.keys == {*event(0), "device_free"}
     for key in ("action", "size", "frames", "device_free", "missing"):
-        assert trace.values(key, -1) == [one.get(key, -1) for one in events]
+        assert trace.values(key, -1) == [*trace.numbered(key, -1)] == [one.get(key, -1) for one in events]
     assert [trace.event(place) for place in (0, 349, 350, 351, 700)] == [
         events[place] for place in (0, 349, 350, 351, 700)
     ]
@@ -129,9 +140,11 @@ def test_columns_of_a_trace_are_those_of_its_events():
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.pickle.gz")), ids=lambda path: path.name.partition(".p")[0])
 def test_recordings_are_read_alike(path):
-    found, plainly = read_file(path), read(load(path))
-    assert found == plainly
-    assert [found.stacks[n] for n in found.events.stacks] == [plainly.stacks[n] for n in plainly.events.stacks]
+    plainly = read(load(path))
+    for reader in READERS:
+        found = read(read_by(reader, gzip.decompress(path.read_bytes())))
+        assert found == plainly
+        assert [found.stacks[n] for n in found.events.stacks] == [plainly.stacks[n] for n in plainly.events.stacks]
 
 
 def test_the_request_that_failed_is_found_among_columns(tmp_path):

@@ -30,8 +30,8 @@ def test_the_standard_is_the_oldest_that_torch_names(
     cxx_standard.cache_clear()
     try:
         assert cxx_standard() == standard
-        assert build._flags("c++17", "-O2")[1] == f"-std={standard}"
-        assert build._flags("c++20", "-O2")[1] == "-std=c++20"
+        assert build._flags(build.CPU_RECORDER)[1] == f"-std={standard}"
+        assert build._flags(build.CARD_RECORDER)[1] == "-std=c++20"
     finally:
         cxx_standard.cache_clear()
 

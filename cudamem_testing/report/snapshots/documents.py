@@ -62,6 +62,7 @@ def difference(before: Looked, after: Looked, found: Difference) -> Json:
         "new": _blocks(found.new),
         "gone": _blocks(found.gone),
         "grown": [_grown(one) for one in found.grown],
+        "notes": [*found.notes],
     }
 
 

@@ -63,6 +63,7 @@ def write_difference(before: Looked, after: Looked, found: Difference, path: Pat
     )
     sections += [_flame(flame_of(found.new, "New", BEFORE_RECORD), numbers)] if len(found.new) else []
     sections += [_flame(flame_of(found.gone, "Gone", BEFORE_RECORD), numbers)] if len(found.gone) else []
+    sections += [{"kind": "lines", "title": NOTES, "lines": [*map(one_line, found.notes)]}] if found.notes else []
     tiles = [
         ["growth", signed(found.growth), "bad" if found.growth > 0 else ""],
         ["new", f"{format_size(found.new.total)} in {count(len(found.new), 'block')}", ""],
