@@ -186,7 +186,10 @@ inline void give(void* at) {
   report(*found.all, found.card, at, -size);
 }
 
-struct CardAllocator final : c10::DeviceAllocator {
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+
+// Functions that older versions of torch do not have are not marked as overriding.
+struct CardAllocator final : IfComplete<c10::DeviceAllocator, c10::Allocator> {
   c10::DataPtr allocate(size_t size) override {
     const c10::DeviceIndex card = current.card;
     void* const at = take(card, size);
@@ -197,22 +200,22 @@ struct CardAllocator final : c10::DeviceAllocator {
     if (has_values()) std::memcpy(to, from, size);
   }
 
-  bool initialized() override { return simulation != nullptr; }
-  void emptyCache(c10::MempoolId_t) override {
+  bool initialized() { return simulation != nullptr; }
+  void emptyCache(PoolId) {
     Simulation* const all = simulation;
     if (!all) return;
     Context context = stack_for(*all, kOfAll);
     const std::lock_guard<std::mutex> lock(all->mutex);
     for (const auto& card : all->cards) card->memory().release_cached(context);
   }
-  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) {
     const Found found = find_block(data.get());
     if (!found.block) return;
     const std::lock_guard<std::mutex> lock(found.all->mutex);
     found.all->cards[found.card]->memory().use_on(found.block, stream.id());
   }
 
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex card) override {
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex card) {
     c10::CachingDeviceAllocator::DeviceStats found;
     with(card, [&](CardMemory& memory) {
       auto& stats = memory.stats;
@@ -236,14 +239,14 @@ struct CardAllocator final : c10::DeviceAllocator {
     });
     return found;
   }
-  void resetAccumulatedStats(c10::DeviceIndex card) override {
+  void resetAccumulatedStats(c10::DeviceIndex card) {
     with(card, [](CardMemory& memory) {
       each_count(memory.stats, [](Count& count) { count.reset_sums(); });
       memory.stats.retries = memory.stats.ooms = memory.stats.syncs = 0;
       memory.stats.driver_allocations = memory.stats.driver_frees = 0;
     });
   }
-  void resetPeakStats(c10::DeviceIndex card) override {
+  void resetPeakStats(c10::DeviceIndex card) {
     with(card, [](CardMemory& memory) { each_count(memory.stats, [](Count& count) { count.reset_peak(); }); });
   }
 

@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -34,6 +35,11 @@ class Driver {
 // equal cached blocks torch's allocator takes is decided by them. Regions of 32 MiB, or of the next multiple that holds
 // the request, are placed below each other, in the highest gap that is larger. A request is served from the newest
 // region that has room, from the smallest free range there, at its start. A region that is empty is given up.
+//
+// Once kernels have run and all memory was returned, the driver has a long range of consecutive addresses, which it keeps:
+// the longest ones that 26 recorded models found in such a process are of 62 to 378 MiB, those of every second one of 138 to
+// 192. With one of 176 MiB all of 156 recorded streams of requests reserve what they did on the card within 5 %, and 147
+// exactly; without it two are 7.7 % off, and 134 are exact.
 class AddressSpace {
  public:
   AddressSpace(char* lowest, size_t size)
@@ -43,6 +49,12 @@ class AddressSpace {
       first.free.clear();
       first.free.emplace(first.at + kOfContext, kRegion - kOfContext);
     }
+  }
+
+  // Nothing is taken, and kernels have run.
+  void keep_range() {
+    if (has_kept_ || end_ - lowest_ < kRegion + kKept) return;
+    put(end_ - kRegion - kKept, kKept).kept = has_kept_ = true;
   }
 
   // Null where there is no room.
@@ -82,7 +94,7 @@ class AddressSpace {
         region->free.erase(before);
       }
     }
-    if (size == region->size) {
+    if (size == region->size && !region->kept) {
       places_.erase(place);
       regions_.erase(region);
     } else {
@@ -91,18 +103,19 @@ class AddressSpace {
   }
 
  private:
-  static constexpr size_t kRegion = size_t{32} << 20, kOfContext = size_t{6} << 20;
+  static constexpr size_t kRegion = size_t{32} << 20, kOfContext = size_t{6} << 20, kKept = size_t{176} << 20;
   using Ranges = std::map<uintptr_t, size_t>;
   struct Region {
     uintptr_t at;
     size_t size;
     Ranges free;
+    bool kept = false;
   };
 
   static uintptr_t address(const char* at) { return reinterpret_cast<uintptr_t>(at); }
 
   Region& put(uintptr_t at, size_t size) {
-    regions_.push_back({at, size, {{at, size}}});
+    regions_.push_back({at, size, {{at, size}}, false});
     places_.emplace(at, std::prev(regions_.end()));
     return regions_.back();
   }
@@ -115,9 +128,12 @@ class AddressSpace {
   }
 
   const uintptr_t lowest_, end_;
+  bool has_kept_ = false;
   std::list<Region> regions_;  // the newest last
   std::map<uintptr_t, std::list<Region>::iterator> places_;
 };
+
+inline std::atomic<bool> kernels_ran{false};  // on a card, since the cards were put in place
 
 // Memory of the machine.
 class MachineMemory final : public Driver {
@@ -140,6 +156,7 @@ class MachineMemory final : public Driver {
     drop(at, size);
     taken_ -= size;
     addresses_->give(at, size);
+    if (!taken_ && kernels_ran) addresses_->keep_range();
   }
 
   char* reserve(size_t size) override { return map(size); }

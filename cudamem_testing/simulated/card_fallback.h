@@ -10,6 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
+#include "card_driver.h"
 #include "card_streams.h"
 #include "card_rules.h"
 
@@ -74,6 +75,7 @@ class Call {
 
   void run() {
     const InsideKernel guard;
+    kernels_ran = true;
     values_ = has_values();
     const size_t count = schema_.arguments().size();
     const size_t base = stack_.size() - count;

@@ -45,7 +45,7 @@ inline std::array<at::Generator, kMostCards>& generators = *new std::array<at::G
 inline std::atomic<int> next_default{-1};  // the card whose default generator the next new one becomes
 
 // Pinned memory: sizes are powers of two; freed blocks are kept.
-class PinnedMemory final : public at::HostAllocator {
+class PinnedMemory final : public IfComplete<at::HostAllocator, c10::Allocator> {
  public:
   c10::DataPtr allocate(size_t size) override {
     if (!size) return {nullptr, nullptr, nullptr, c10::Device(c10::DeviceType::CPU)};
@@ -71,8 +71,8 @@ class PinnedMemory final : public at::HostAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
 
-  bool record_event(void*, void*, c10::Stream) override { return true; }
-  void empty_cache() override {
+  bool record_event(void*, void*, c10::Stream) { return true; }
+  void empty_cache() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [size, blocks] : free_) {
       for (void* at : blocks) {
@@ -84,7 +84,7 @@ class PinnedMemory final : public at::HostAllocator {
       blocks.clear();
     }
   }
-  at::HostStats get_stats() override {
+  at::HostStats get_stats() {
     const std::lock_guard<std::mutex> lock(mutex_);
     at::HostStats found;
     fill(found, 0);
@@ -92,12 +92,21 @@ class PinnedMemory final : public at::HostAllocator {
     found.num_host_free = driver_frees_;
     return found;
   }
-  void reset_accumulated_stats() override {
+  // Counters of requests, their bytes, allocations and theirs, then how many allocations and frees the driver did.
+  void put(int64_t* into) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Count* count : {&active_, &active_bytes_, &allocations_, &bytes_}) {
+      for (const int64_t value : {count->current, count->peak, count->allocated, count->freed}) *into++ = value;
+    }
+    *into++ = driver_allocations_;
+    *into++ = driver_frees_;
+  }
+  void reset_accumulated_stats() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Count* count : {&active_, &active_bytes_, &allocations_, &bytes_}) count->reset_sums();
     driver_allocations_ = driver_frees_ = 0;
   }
-  void reset_peak_stats() override {
+  void reset_peak_stats() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Count* count : {&active_, &active_bytes_, &allocations_, &bytes_}) count->reset_peak();
   }
@@ -155,6 +164,11 @@ class PinnedMemory final : public at::HostAllocator {
 };
 
 inline PinnedMemory& pinned = *new PinnedMemory;
+// Names it to torch; older versions ask the hooks for it.
+template <typename Allocator>
+void name_host_allocator(Allocator* allocator) {
+  if constexpr (IsComplete<at::HostAllocator>::value) setHostAllocator(c10::DeviceType::CUDA, allocator, 1);
+}
 inline void PinnedMemory::give_back(void* at) { pinned.take_back(at); }
 
 // It has no members, because it temporarily replaces torch's own object. Functions are not marked as overriding: one that

@@ -246,6 +246,7 @@ inline void shuffle(const Arguments& arguments) { passing(random_order_sizes(arg
 inline void put_by_index(const Arguments& arguments) {
   if (!arguments[3].toBool()) return;
   const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& value = arguments[2].toTensor();
   int64_t range = 1, number = 1, at = 0;
   for (const std::optional<at::Tensor>& each : arguments[1].toOptionalTensorVector()) {
     if (each && each->defined()) {
@@ -255,7 +256,12 @@ inline void put_by_index(const Arguments& arguments) {
     }
     ++at;
   }
-  passing(ordered_indices_sizes(number, range));
+  Sizes sizes = ordered_indices_sizes(number, range);
+  const int64_t elements = range ? number * (self.numel() / range) : 0;
+  if (value.numel() < elements || !value.is_contiguous()) {  // after the positions, the values are put in order
+    sizes.insert(sizes.begin() + 1, elements * static_cast<int64_t>(value.itemsize()));
+  }
+  passing(sizes);
 }
 
 inline void scatter_by_mask(const Arguments& arguments) {  // the positions of the selected elements are computed first
@@ -290,9 +296,34 @@ inline void gradient_in_order_of_input(const Arguments& arguments) {
   const at::Tensor& gradient = arguments[0].toTensor();
   if (!gradient.is_contiguous(arguments[1].toTensor().suggest_memory_format())) passing({bytes_of(gradient)});
 }
+// Norms over tensors whose channels are next to each other: sums of each channel by several blocks of threads, and a counter
+// for each column of blocks. `parts_of_sum` is how many numbers each block has for a channel; empty if one block is enough.
+inline Sizes channel_sums(const at::Tensor& input, int64_t parts_of_sum) {
+  constexpr int64_t kWarp = 32, kThreads = 512, kPerThread = 16, kMostBlocks = 128, kFewBlocks = 8;
+  const int64_t channels = input.size(1), rows = input.numel() / std::max<int64_t>(channels, 1);
+  if (!channels || !rows) return {};
+  int64_t width = std::min(last_power(channels), kWarp);
+  const int64_t height = std::min(last_power(parts(rows, kPerThread)), kThreads / width);
+  if (width * height != kThreads) width = std::min(last_power(channels), kThreads / height);
+  const int64_t blocks = std::min(parts(rows, height * kPerThread), kMostBlocks);
+  if (blocks < kFewBlocks) return {};
+  return {4 * parts_of_sum * channels * blocks, 4 * parts(channels, width)};
+}
+inline bool has_channels_last(const at::Tensor& input) {
+  return (input.dim() == 2 && input.is_contiguous()) ||
+         (!input.is_contiguous() && input.dim() > 3 && input.is_contiguous(input.suggest_memory_format()));
+}
+inline void batch_norm(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  if (arguments[5].toBool() && has_channels_last(input)) passing(channel_sums(input, 4));
+}
 inline void batch_norm_backward(const Arguments& arguments) {
   const at::Tensor& input = arguments[1].toTensor();
-  if (input.dim() == 2) passing({4 * input.size(1), 4 * input.size(1)});
+  if (!arguments[7].toBool() || !has_channels_last(input)) return;
+  Sizes sizes = {4 * input.size(1), 4 * input.size(1)};
+  const Sizes more = channel_sums(input, 2);
+  sizes.insert(sizes.end(), more.begin(), more.end());
+  passing(sizes);
 }
 inline void magnitudes(const Arguments& arguments) {  // of complex numbers: computed as complex numbers
   const at::Tensor& input = arguments[0].toTensor();
@@ -382,6 +413,7 @@ inline const std::unordered_map<std::string, Rule>& rules() {
       {"aten::_softmax_backward_data.out", &softmax_backward},
       {"aten::_log_softmax_backward_data.out", &log_softmax_backward},
       {"aten::native_layer_norm_backward", &copied_gradient},
+      {"aten::native_batch_norm", &batch_norm},
       {"aten::native_batch_norm_backward", &batch_norm_backward},
       {"aten::max_pool2d_with_indices_backward.grad_input", &gradient_in_order_of_input},
       {"aten::avg_pool2d_backward.grad_input", &gradient_in_order_of_input},

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "card_parts.h"
+#include "card_versions.h"
 
 namespace cudamem {
 
@@ -60,9 +61,8 @@ inline thread_local Current current;
 inline void check_card(int64_t index) {
   constexpr int32_t kInvalidDevice = 101;  // an error code of CUDA's runtime
   if (index < 0 || index >= streams.cards) {
-    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kInvalidDevice,
-                                "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough "
-                                "GPUs?");
+    raise_of_runtime({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kInvalidDevice,
+                     "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?");
   }
 }
 

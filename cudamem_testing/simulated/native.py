@@ -54,6 +54,7 @@ LIBRARY = Library(
         "card_rules.h",
         "card_sorting.h",
         "card_streams.h",
+        "card_versions.h",
     ),
     "c++20",
     ("c10", "torch_cpu"),

@@ -66,7 +66,7 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = guard;
     put_hooks();
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
-    at::setHostAllocator(c10::DeviceType::CUDA, &pinned, 1);
+    name_host_allocator(&pinned);
     put_operators();
     choose_recurrent(true);
     choose_profiler(true);
@@ -79,6 +79,7 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
 EXPORT int64_t cudamem_card_renew() {
   return safely([]() -> int64_t {
     Simulation& all = *simulation.load();
+    kernels_ran = false;
     for (auto& card : all.cards) card->renew();
     current = Current();
     return 1;
@@ -214,14 +215,7 @@ EXPORT void cudamem_card_trapped(Trapped* out) {
 // Sets how Python's frames are read.
 EXPORT void cudamem_card_set_python(const Python* given) { python = given ? *given : Python{}; }
 
-EXPORT void cudamem_card_pinned(int64_t* into) {
-  const at::HostStats stats = pinned.get_stats();
-  for (const auto* stat : {&stats.active_requests, &stats.active_bytes, &stats.allocations, &stats.allocated_bytes}) {
-    for (const int64_t value : {stat->current, stat->peak, stat->allocated, stat->freed}) *into++ = value;
-  }
-  *into++ = stats.num_host_alloc;
-  *into++ = stats.num_host_free;
-}
+EXPORT void cudamem_card_pinned(int64_t* into) { pinned.put(into); }
 EXPORT void cudamem_card_reset_pinned(int64_t peaks) { peaks ? pinned.reset_peak_stats() : pinned.reset_accumulated_stats(); }
 
 // Sets how many events of a card the history keeps, and which records have stacks.

@@ -72,9 +72,8 @@ class CardProperties(NamedTuple):
 
 #: What the native part of simulated cards needs of torch's C++ headers: a word of each.
 NEEDED = {
-    "c10/core/CachingDeviceAllocator.h": "DeviceAllocator",
-    "ATen/core/CachingHostAllocator.h": "HostAllocator",
-    "c10/util/Exception.h": "AcceleratorError",
+    "c10/core/CachingDeviceAllocator.h": "DeviceStats",
+    "ATen/core/CachingHostAllocator.h": "HostStats",
     "ATen/native/RNN.h": "lstm_packed_cudnn_stub",
     "ATen/native/transformers/attention.h": "_fused_sdp_choice_stub",
     "torch/csrc/profiler/stubs/base.h": "registerCUDAMethods",

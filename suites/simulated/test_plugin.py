@@ -168,7 +168,7 @@ SKIPPED = {
 }
 SIZE = '"in": "real", "peak": "3.8 MiB", "bytes": {"requested": 4000000}'
 REAL = f"""{{"kind": "baselines", "schema": 2, "entries": [
-{{"in": "real", "device": "cuda:0", "environment": "NVIDIA H100 80GB HBM3 (9.0), torch 2.11, native"}},
+{{"in": "real", "device": "cuda:0", "environment": "NVIDIA H100 80GB HBM3 (9.0), torch 2.5, native"}},
 {{"test": "test_far", {SIZE}, "top": []}},
 {{"test": "test_near", {SIZE}, "counts": {{"allocations": 9}}, "top": []}},
 null]}}
@@ -206,7 +206,7 @@ def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     assert "measured 26 tests on cuda:0 (simulated h100)" in text
     assert ("baseline", "fail") not in [one[:2] for one in found["test_near"]], text
     assert ("baseline", "fail", 160_000) in found["test_far"], text
-    assert "recorded with NVIDIA H100 80GB HBM3 (9.0), torch 2.11, this run has simulated h100 (9.0)" in text
+    assert "recorded with NVIDIA H100 80GB HBM3 (9.0), torch 2.5, this run has simulated h100 (9.0)" in text
     assert "baseline on cuda:0: allocations of a real card not compared on a simulated one" in report.read_text()
     assert "tests: no baseline (record with --cudamem-update=baselines)" in text
     outcomes = {test["nodeid"].partition("::")[2]: test["outcome"] for test in document["tests"]}

@@ -1,12 +1,18 @@
-"""Convolutions by cuDNN: for tensors in the order of channels first it changes the order in a workspace.
+"""Convolutions by cuDNN, which chooses among many kernels; each has a workspace of its own.
 
-Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
+The workspaces of recorded calls are in a table (``convolutions.json.gz``): a call of the same type, order in memory, shapes,
+strides, padding, dilation and groups always takes the same. Other calls follow rules: cuDNN changes the order of tensors with
+channels first in its workspace. Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import gzip
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +20,7 @@ from cudamem_testing.model.simulated_cards import CardModel
 from cudamem_testing.simulated.kernels.memory import KIB, MIB, Memory, bytes_of, empty, rounded
 
 Tensor = torch.Tensor
+KINDS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
@@ -23,7 +30,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
         last = _channels_last(x, weight)
         out = _empty(x, _result(x, weight, *how), last)
-        memory.passing(x, 0 if last else _workspace(x, weight, out, how, forward=True))
+        memory.passing(x, _workspaces(x, weight, out, how, last).forward)
         if memory.values:
             fill(out, torch.ops.aten.convolution(host(x), host(weight), None if bias is None else host(bias), *how))
         return out
@@ -33,22 +40,23 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         how, wanted = rest[:-1], rest[-1]
         last = _channels_last(x, weight)
-        held = None if grad.is_contiguous(memory_format=_format(last, grad)) else _empty(grad, grad.shape, last)
-        workspace = 0 if last else _workspace(x, weight, grad, how, forward=False)
-        parts = _partial_sums(x, weight, how) if workspace else 0
+        held = None if grad.is_contiguous(memory_format=_format(last, grad.dim())) else _empty(grad, grad.shape, last)
+        workspaces = _workspaces(x, weight, grad, how, last)
         into_x = into_weight = into_bias = None
         if wanted[0]:
             into_x = _empty(x, x.shape, last)
-            memory.passing(x, workspace)
+            memory.passing(x, workspaces.into_input)
         if wanted[1]:
             into_weight = _empty(weight, weight.shape, last)
-            memory.passing(x, workspace + parts)
+            memory.passing(x, workspaces.into_weight)
         del held
         if wanted[2]:
-            into_bias = empty(grad, (grad.shape[1],))
-        if memory.values:
-            found = torch.ops.aten.convolution_backward(host(grad), host(x), host(weight), bias, *rest)
-            for into, one in zip((into_x, into_weight, into_bias), found, strict=True):
+            with torch.autocast("cuda", enabled=False):  # else it would be summed up in full precision
+                into_bias = grad.sum([0, *range(2, grad.dim())])
+        if memory.values and (wanted[0] or wanted[1]):
+            more = bias, *how, [*wanted[:2], False]
+            found = torch.ops.aten.convolution_backward(host(grad), host(x), host(weight), *more)
+            for into, one in zip((into_x, into_weight), found, strict=False):
                 if into is not None:
                     fill(into, one)
         return into_x, into_weight, into_bias
@@ -56,25 +64,63 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     return {"convolution": convolution, "convolution_backward": convolution_backward}
 
 
-def _format(last: bool, tensor: Tensor) -> torch.memory_format:
+class Workspaces(NamedTuple):
+    """Bytes that a convolution and its two gradients need while they are computed."""
+
+    forward: int
+    into_input: int
+    into_weight: int
+
+
+def _workspaces(x: Tensor, weight: Tensor, result: Tensor, how: Sequence[Any], last: bool) -> Workspaces:
+    backward = 0 if last else _workspace(x, weight, result, how, forward=False)
+    ruled = (
+        0 if last else _workspace(x, weight, result, how, forward=True),
+        backward,
+        backward + (_partial_sums(x, weight, how) if backward else 0),
+    )
+    recorded = _table().get(_key(x, weight, how, last), (None, None, None))
+    return Workspaces(*(rule if size is None else size for rule, size in zip(ruled, recorded, strict=True)))
+
+
+@cache
+def _table() -> dict[str, list[int | None]]:
+    """Workspaces of recorded calls: forward, into the input, into the weight; ``None`` where that was not recorded."""
+    packed = Path(__file__).with_name("convolutions.json.gz").read_bytes()
+    found: dict[str, list[int | None]] = json.loads(gzip.decompress(packed))
+    return found
+
+
+def _key(x: Tensor, weight: Tensor, how: Sequence[Any], last: bool) -> str:
+    """A call in the table: ``f32 last 8x3x32x32 16x3x3x3 1x1 1x1 1x1 1``, and ``t0x0`` if it is transposed."""
+
+    def joined(numbers: Iterable[int]) -> str:
+        return "x".join(map(str, numbers))
+
+    stride, padding, dilation, transposed, more, groups = how
+    dims = x.dim() - 2
+    each = (joined(one if len(one) == dims else [one[0]] * dims) for one in (stride, padding, dilation, more))
+    *kept, out = each
+    words = [KINDS.get(x.dtype, str(x.dtype)), *(["last"] if last else []), joined(x.shape), joined(weight.shape)]
+    return " ".join([*words, *kept, str(groups), *([f"t{out}"] if transposed else [])])
+
+
+def _format(last: bool, dims: int) -> torch.memory_format:
     if not last:
         return torch.contiguous_format
-    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
 def _channels_last(*tensors: Tensor) -> bool:
     """Whether cuDNN computes with channels last: where any input is in that order, and in no other."""
     return any(
-        one.dim() in (4, 5) and not one.is_contiguous() and one.is_contiguous(memory_format=_format(True, one))
+        one.dim() in (4, 5) and not one.is_contiguous() and one.is_contiguous(memory_format=_format(True, one.dim()))
         for one in tensors
     )
 
 
 def _empty(near: Tensor, shape: Sequence[int], last: bool) -> Tensor:
-    made = torch.empty(shape, dtype=near.dtype, device=near.device)
-    if last:
-        made = torch.empty(shape, dtype=near.dtype, device=near.device, memory_format=_format(True, made))
-    return made
+    return torch.empty(shape, dtype=near.dtype, device=near.device, memory_format=_format(last, len(shape)))
 
 
 def _padded(tensor: Tensor) -> int:

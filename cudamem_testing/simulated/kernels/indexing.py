@@ -1,4 +1,4 @@
-"""Gradients of embeddings. Recorded on an H200 with torch 2.11. PYTEST_DONT_REWRITE"""
+"""Embeddings in bags, and gradients of embeddings. Recorded on an H200 with torch 2.11. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cudamem_testing.simulated.kernels.memory import Memory, empty
 
 Tensor = torch.Tensor
 FEW = 3072  # more indices are sorted first
+MAX = 2  # the mode of bags that keeps the largest
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
+    host = memory.host
 
-    def embedding_dense_backward(
-        grad: Tensor, indices: Tensor, number: int, padding: int, scale_by_frequency: bool
-    ) -> Tensor:
+    def gradient(grad: Tensor, indices: Tensor, number: int, by_order: bool) -> Tensor:
+        """The gradient of all rows, without values; indices are sorted first, or not."""
         width, count = grad.shape[-1], indices.numel()
         held = None if grad.is_contiguous() else torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
-        by_order = count > FEW or scale_by_frequency
         numbers, present = 8 * count, 8 * min(count, number)
         if by_order:
             memory.passing(indices, numbers, numbers, numbers, memory.radix_sort(count, 8, 8))
@@ -32,10 +32,82 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             sizes = numbers, numbers, numbers, 8, present, present, 8, 8 * parts, 4 * parts * width
             memory.passing(indices, *sizes)
         del held
+        return out
+
+    def embedding_dense_backward(
+        grad: Tensor, indices: Tensor, number: int, padding: int, scale_by_frequency: bool
+    ) -> Tensor:
+        out = gradient(grad, indices, number, indices.numel() > FEW or scale_by_frequency)
         if memory.values:
-            host = memory.host
             rest = (number, padding, scale_by_frequency)
             memory.fill(out, torch.ops.aten.embedding_dense_backward(host(grad), host(indices), *rest))
         return out
 
-    return {"embedding_dense_backward": embedding_dense_backward}
+    def embedding_bag(
+        weight: Tensor,
+        indices: Tensor,
+        offsets: Tensor,
+        scale_by_frequency: bool = False,
+        mode: int = 0,
+        sparse: bool = False,
+        weights: Tensor | None = None,
+        last_offset: bool = False,
+        padding: int = -1,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        bags, width = offsets.shape[0] - last_offset, weight.shape[1]
+        sizes = empty(indices, offsets.shape)
+        bag_of = empty(indices, indices.shape)
+        out = empty(weight, (bags, width))
+        most = empty(indices, (bags, width) if mode == MAX else (0,))
+        if memory.values:
+            given = host(weight), host(indices), host(offsets), scale_by_frequency, mode, sparse
+            of_each = None if weights is None else host(weights)
+            found = torch.ops.aten._embedding_bag(*given, of_each, last_offset, padding)
+            memory.fill(out, found[0])
+            steps = torch.arange(indices.numel())
+            memory.fill(bag_of, torch.bucketize(steps, host(offsets)[:bags].long(), right=True) - 1)
+            for into, one in ((sizes[:bags], found[2]), (most, found[3])):
+                if one.numel() >= into.numel():
+                    memory.fill(into, one[: into.shape[0]])
+                elif into is not most:
+                    memory.fill(into, torch.bincount(host(bag_of).long(), minlength=bags))
+        return out, bag_of, sizes, most
+
+    def embedding_bag_backward(
+        grad: Tensor,
+        indices: Tensor,
+        bag_of: Tensor,
+        sizes: Tensor,
+        most: Tensor,
+        number: int,
+        scale_by_frequency: bool,
+        mode: int,
+        weights: Tensor | None,
+        padding: int = -1,
+    ) -> Tensor:
+        if mode == MAX:
+            out = empty(grad, (number, grad.shape[1]))
+        else:
+            out = gradient(grad, indices, number, indices.numel() > 0)
+        if memory.values:
+            given = [host(one) for one in (grad, indices, bag_of, sizes[: grad.shape[0]], most)]
+            of_each = None if weights is None else host(weights)
+            rest = (number, scale_by_frequency, mode, of_each, padding)
+            memory.fill(out, torch.ops.aten._embedding_bag_dense_backward(given[0].contiguous(), *given[1:], *rest))
+        return out
+
+    def embedding_bag_any_backward(
+        grad: Tensor, indices: Tensor, offsets: Tensor, bag_of: Tensor, sizes: Tensor, most: Tensor, *rest: Any
+    ) -> Tensor:
+        number, scale_by_frequency, mode, sparse, *more = rest
+        if sparse:
+            raise NotImplementedError("a simulated card has no sparse tensors: run this on a real card")
+        return embedding_bag_backward(grad, indices, bag_of, sizes, most, number, scale_by_frequency, mode, *more)
+
+    return {
+        "embedding_dense_backward": embedding_dense_backward,
+        "_embedding_bag_backward": embedding_bag_any_backward,
+        "_embedding_bag": embedding_bag,
+        "_embedding_bag_forward_only": embedding_bag,
+        "_embedding_bag_dense_backward": embedding_bag_backward,
+    }

@@ -42,6 +42,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         out = torch.empty_like(x)
         mean_kept, var_kept = (empty(weight, (x.shape[1],) if training else (0,)) for _ in range(2))
+        if training and not x.is_contiguous():
+            memory.passing(x, _channel_sums(x, card.processors, forward=True))
         reserve = empty(x, (0,), torch.uint8)
         if memory.values:
             given = [None if one is None else host(one) for one in (weight, bias, mean, var)]
@@ -65,6 +67,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     ) -> tuple[Tensor, Tensor, Tensor]:
         held = None if grad.stride() == x.stride() else torch.empty_like(x)
         grads = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+        if not x.is_contiguous():
+            memory.passing(x, _channel_sums(x, card.processors, forward=False))
         del held
         if memory.values:
             given = [None if one is None else host(one) for one in (weight, mean, var, saved_mean, saved_var)]
@@ -152,3 +156,16 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         "_fused_rms_norm": fused_rms_norm,
         "_fused_rms_norm_backward": fused_rms_norm_backward,
     }
+
+
+def _channel_sums(x: Tensor, processors: int, *, forward: bool) -> int:
+    """Bytes of the workspace for a batch norm of channels that are next to each other.
+
+    A number for each channel of 64 rows (96 in backward) is kept twice, and some for each block of threads.
+    """
+    channels = x.shape[1]
+    rows = x.numel() // max(channels, 1)
+    columns = -(-channels // 64)
+    if forward:
+        return 4 * (2 * -(-rows // 64) * channels + -(-rows // 64) * columns + 2 * processors + 4 + columns)
+    return 4 * (2 * -(-rows // 96) * channels + 2 * processors + columns)
