@@ -43,6 +43,8 @@ class Carriers:
         self._addresses = frozenset(addresses)
         self._keep: list[object] = []
         self._seen: set[int] = set()
+        self._unread: set[int] = set()
+        """Tensors without a storage; up to torch 2.9 those that only C++ keeps have none until C++ gives them out."""
         self._waiting: list[object] = []
         self._saved_names: dict[int, tuple[str, ...]] = {}
         # Tensors come off the stack before storage objects, so that they are a target's first objects.
@@ -71,6 +73,10 @@ class Carriers:
             if fresh:
                 self.fresh.add(id(obj))
                 self.references[id(obj)] = Original.getrefcount(obj)
+        elif fresh and id(obj) in self._unread:
+            self._unread.remove(id(obj))
+            self.tensor_count -= 1
+            self._waiting.append(obj)
 
     def _visit(self, obj: object) -> None:
         if safe_access.is_a(obj, tensors.TensorBase):
@@ -112,7 +118,9 @@ class Carriers:
 
     def _carry(self, obj: object) -> None:
         found = tensors.storage(obj)
-        if found is not None and found[1] in self._addresses:
+        if found is None:
+            self._unread.add(id(obj))
+        elif found[1] in self._addresses:
             self.of.setdefault(found[1], []).append(obj)
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from types import CodeType
 from typing import TYPE_CHECKING
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned, Taken, WithoutWorkspaces
@@ -172,10 +173,12 @@ class CpuRecorder(WithoutWorkspaces):
         """Live blocks and, if recorded, the events since the test began."""
         if not self._record:
             return CpuCapture(self.device, self._native.scan(), (), self.frames, missing=OFF)
-        trace = self._native.events(max(self._first, self._resumed))
+        with CollectorPaused():  # what it frees between the two readings would be in neither
+            trace = self._native.events(max(self._first, self._resumed))
+            blocks = self._native.scan()
         return CpuCapture(
             self.device,
-            self._native.scan(),
+            blocks,
             trace.events,
             self.frames,
             first=trace.start,
@@ -185,9 +188,10 @@ class CpuRecorder(WithoutWorkspaces):
 
     def capture_of(self, owner: int) -> CpuCapture:
         """The live blocks of one owner; with events only if a block has no stack, to show what came before it."""
-        blocks = self._native.scan(owner)
-        if not all(block.stack for block in blocks):
-            return self.capture()._replace(blocks=blocks)
+        with CollectorPaused():
+            blocks = self._native.scan(owner)
+            if not all(block.stack for block in blocks):
+                return self.capture()._replace(blocks=blocks)
         return CpuCapture(self.device, blocks, (), self.frames)
 
     def allocation(self, address: int) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.cpu import DISPLACED, EVENTS, CpuRecorder
 from cudamem_testing.recorders.native import NativeRecorder
-from cudamem_testing.recorders.native_records import ALLOCATED
+from cudamem_testing.recorders.native_records import ALLOCATED, FREED
 from cudamem_testing.windows.tracker import Span, Tracker
 from suites.plugin.inner import run_inner
 from suites.recorders.in_place import in_place
@@ -68,6 +68,30 @@ def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) 
     assert again.requested == again.allocated == end.allocated
     recorder.own(back)
     kept.clear()
+
+
+def test_no_collection_runs_between_the_events_and_the_blocks_of_a_capture() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.me, self.memory = self, take(5000)
+
+    threshold = gc.get_threshold()
+    with in_place():
+        recorder = CpuRecorder(record=True).start()
+        begin(recorder)
+        recorder.own(mine := recorder.new_owner())
+        kept = [take(1) for _ in range(500)]
+        gc.disable()
+        Cycle()
+        gc.set_threshold(100, *threshold[1:])
+        gc.enable()
+        capture = recorder.capture()
+        gc.set_threshold(*threshold)
+        recorder.close()
+    made = {event.pointer for event in capture.events if event.kind == ALLOCATED}
+    freed = {event.pointer for event in capture.events if event.kind == FREED}
+    assert made - freed == {block.pointer for block in capture.blocks if block.owner == mine}
+    del kept
 
 
 @pytest.mark.parametrize("record", [True, False])
