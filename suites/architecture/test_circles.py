@@ -8,7 +8,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from suites.architecture.test_layout import MODULES, PACKAGE, tree
+from suites.architecture.source import MODULES, PACKAGE, tree, walk
 
 ROOT = PACKAGE.parent
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
@@ -18,7 +18,7 @@ def imported(module: ast.Module, name: str = "") -> set[str]:
     """The modules of the package that a module of some name mentions in its imports, wherever they stand."""
     parts = name.split(".") if BY_NAME.get(name, Path()).name == "__init__.py" else name.split(".")[:-1]
     found: set[str] = set()
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.ImportFrom):
             above = parts[: len(parts) - node.level + 1] if node.level else []
             source = ".".join([*above, *filter(None, [node.module])])

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from suites.architecture.test_layout import MODULES, dotted, name, tree, trees
+from suites.architecture.source import MODULES, dotted, name, tree, walk
 
 pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
 
-__all__ = ["trees"]  # a fixture
 #: The one module, which reads C fields.
 SAFE = "safe_access.py"
 #: Built-in functions that call code of the class of what they are given, or of its metaclass.
@@ -31,14 +30,14 @@ OWN = {
 
 def classes_asked(module: ast.Module) -> Iterator[str]:
     """``type(x).__name__`` and the like: the metaclass has a say in it."""
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call) and dotted(node.value.func) == "type":
             yield f"{node.lineno}: type(...).{node.attr}"
 
 
 def kinds_asked(module: ast.Module) -> Iterator[str]:
     """``isinstance(x, torch.Tensor)``: what it is given is a value of the user's, and may lie about its class."""
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Call) and dotted(node.func) == "isinstance":
             kinds = {dotted(part) for part in ast.walk(node.args[1])}
             if any(kind.startswith("torch.") for kind in kinds):
@@ -46,7 +45,7 @@ def kinds_asked(module: ast.Module) -> Iterator[str]:
 
 
 def functions_called(module: ast.Module) -> Iterator[str]:
-    yield from (dotted(node.func) for node in ast.walk(module) if isinstance(node, ast.Call))
+    yield from (dotted(node.func) for node in walk(module) if isinstance(node, ast.Call))
 
 
 def broken(rule: object) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from suites.architecture.test_layout import MODULES, name
+from suites.architecture.source import MODULES, name
 
 #: What is looked for, a pattern of the code that does it, and where that stands.
 GUESSES = [

@@ -12,9 +12,9 @@ from functools import cache
 
 import pytest
 
+from suites.architecture.source import tree
 from suites.architecture.test_circles import BY_NAME, SHOWING, imported
 from suites.architecture.test_imports import NEEDED, READING
-from suites.architecture.test_layout import tree
 
 pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
 
@@ -42,14 +42,18 @@ OUTSIDE = {
 
 def late(module: ast.Module) -> Iterator[tuple[int, str]]:
     """Lines with imports inside functions, and what each imports."""
-    seen: set[int] = set()
-    for function in ast.walk(module):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno not in seen:
-                    seen.add(node.lineno)
-                    names = [one.name for one in node.names]
-                    yield from ((node.lineno, one) for one in (names if isinstance(node, ast.Import) else _from(node)))
+    for function, node in statements(module):
+        if function and isinstance(node, ast.Import | ast.ImportFrom):
+            names = [one.name for one in node.names]
+            yield from ((node.lineno, one) for one in (names if isinstance(node, ast.Import) else _from(node)))
+
+
+def statements(node: ast.AST, function: bool = False) -> Iterator[tuple[bool, ast.AST]]:
+    """All statements in the order of the source, and whether each is in a function."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for one in getattr(node, field, ()):
+            yield function, one
+            yield from statements(one, function or isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def _from(node: ast.ImportFrom) -> list[str]:
@@ -120,9 +124,9 @@ def rule(name: str, target: str) -> str | None:
     return DOORS.get((own, other))
 
 
-@pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_an_import_inside_a_function_has_a_reason(name: str) -> None:
-    assert [one for one in late(tree(BY_NAME[name])) if rule(name, one[1]) is None] == []
+def test_an_import_inside_a_function_has_a_reason() -> None:
+    found = [(name, *one) for name, path in BY_NAME.items() for one in late(tree(path)) if rule(name, one[1]) is None]
+    assert found == []
 
 
 def test_imports_inside_functions_are_few() -> None:

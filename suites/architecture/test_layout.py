@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-import cudamem_testing
+from suites.architecture.source import MODULES, PACKAGE, dotted, imports, name, tree, walk
 
 pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
 
-PACKAGE = Path(cudamem_testing.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted([*MODULES, *PACKAGE.rglob("*.cpp"), *PACKAGE.rglob("*.h")])
 A_LONG_NAME = "test_middle_of_a_long_name_that_goes_on_and_on_until_it_does_not_fit_into_the_line"
 PROCESS_WIDE = {
@@ -36,41 +33,6 @@ PROCESS_WIDE = {
     "warnings.filterwarnings",
     "setattr",
 }
-
-
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    """A module's syntax, or an empty one for a source in another language."""
-    return ast.parse(path.read_text(encoding="utf-8") if path.suffix == ".py" else "")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def trees() -> Iterator[None]:
-    """They live as long as the tests of this module: half a million objects slow every collection of garbage."""
-    yield
-    tree.cache_clear()
-
-
-def name(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
-
-
-def dotted(node: ast.AST) -> str:
-    """``a.b.c`` of an attribute of a name; empty for anything else."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
-def imports(module: ast.Module) -> Iterator[str]:
-    """Everything that is imported, as ``module`` or ``module.name``."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def private(path: str) -> bool:
@@ -105,7 +67,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def private_names(path: Path, module: ast.Module) -> set[str]:
-    return {found for found in (*map(dotted, ast.walk(module)), *imports(module)) if private(found)}
+    return {found for found in (*map(dotted, walk(module)), *imports(module)) if private(found)}
 
 
 def test_private_torch_stays_in_one_place() -> None:
@@ -123,7 +85,7 @@ def test_pytest_is_imported_by_the_plugin_alone() -> None:
 
 def test_errors_are_raised_and_not_asserted() -> None:
     def asserts(path: Path, module: ast.Module) -> list[int]:
-        return [node.lineno for node in ast.walk(module) if isinstance(node, ast.Assert)]
+        return [node.lineno for node in walk(module) if isinstance(node, ast.Assert)]
 
     assert broken(asserts) == {}
 
@@ -131,7 +93,7 @@ def test_errors_are_raised_and_not_asserted() -> None:
 def test_process_wide_state_is_changed_by_the_guards_alone() -> None:
     def changes(path: Path, module: ast.Module) -> list[str]:
         found = []
-        for node in ast.walk(module):
+        for node in walk(module):
             if isinstance(node, ast.Call) and dotted(node.func) in PROCESS_WIDE:
                 found.append(f"{node.lineno}: {dotted(node.func)}")
             elif isinstance(node, (ast.Assign, ast.Delete)):
@@ -164,7 +126,7 @@ def test_what_is_printed_is_made_safe_in_one_place() -> None:
 
     def unsafe(path: Path, module: ast.Module) -> list[str]:
         found = []
-        for node in ast.walk(module):
+        for node in walk(module):
             function = dotted(node.func) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and function.endswith("write_line"):
                 made = dotted(node.args[0].func) if isinstance(node.args[0], ast.Call) else ""
@@ -189,7 +151,7 @@ def kinds_compared(path: Path, module: ast.Module) -> list[int]:
     """Lines that compare something's ``kind`` or ``type`` with the kind of a device, spelt out."""
     return [
         node.lineno
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, ast.Compare)
         and isinstance(node.left, ast.Attribute)
         and node.left.attr in ("kind", "type")
