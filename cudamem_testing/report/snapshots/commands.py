@@ -1,7 +1,4 @@
-"""``python -m cudamem_testing snapshot VERB FILE...``: what each verb does.
-
-What only some calls need is imported by them: a person waits for it. PYTEST_DONT_REWRITE
-"""
+"""``python -m cudamem_testing snapshot VERB FILE...``: what each verb does. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -12,9 +9,13 @@ from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.devices import Device
 from cudamem_testing.report.snapshots import texts
 from cudamem_testing.report.snapshots.arguments import PLAIN
+from cudamem_testing.report.snapshots.documents import difference, document, json_text
 from cudamem_testing.report.snapshots.looked import Looked
+from cudamem_testing.report.snapshots.page import write_difference, write_page
+from cudamem_testing.report.snapshots.written import write_flame
 from cudamem_testing.show.printable import room, say
 from cudamem_testing.show.progress import Progress
+from cudamem_testing.snapshots import export
 from cudamem_testing.snapshots.diff import compare
 
 if TYPE_CHECKING:
@@ -48,13 +49,9 @@ def _run(given: argparse.Namespace) -> int:
     if verb == "diff":
         return _diff(given, [*looked])
     if given.html is not None:
-        from .page import write_page
-
         write_page([*looked], verb, given.top, given.html, progress)
         say(f"written to {given.html}")
     elif given.json:
-        from .documents import document, json_text
-
         say(json_text(verb, [document(one, verb, given.top) for one in looked]))
     else:
         for place, one in enumerate(looked):
@@ -66,19 +63,13 @@ def _run(given: argparse.Namespace) -> int:
 
 def _write(given: argparse.Namespace, looked: Sequence[Looked], progress: Progress) -> int:
     if given.verb == "convert":
-        from cudamem_testing.snapshots import export
-
         (one,) = looked
         export.write(given.output, one.recording)
     elif given.output.suffix == ".html":
-        from .page import write_page
-
         write_page(looked, given.verb, given.top, given.output, progress)
     elif len(looked) > 1:
         raise ValueError(f"{given.output.name} can hold the flame graph of one file: a page (.html) can hold several")
     else:
-        from .written import write_flame
-
         write_flame(looked[0], given.output)
     say(f"written to {given.output}")
     return 0
@@ -98,13 +89,9 @@ def _diff(given: argparse.Namespace, both: Sequence[Looked]) -> int:
     if len(ends) == 2 and ends[1] < ends[0]:
         say(f"note: {after.name} was taken before {before.name}: name the earlier one first", sys.stderr)
     if given.html is not None:
-        from .page import write_difference
-
         write_difference(before, after, found, given.html)
         say(f"written to {given.html}")
     elif given.json:
-        from .documents import difference, json_text
-
         say(json_text("diff", [difference(before, after, found)]))
     else:
         say(found.text(given.top))

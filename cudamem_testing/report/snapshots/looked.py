@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.blocks import LiveSet
@@ -17,7 +17,6 @@ from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable, live_tab
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.show.progress import Progress
-from cudamem_testing.snapshots import native
 from cudamem_testing.snapshots.churn import churn
 from cudamem_testing.snapshots.curves import curve
 from cudamem_testing.snapshots.flames import Flame, flame_of, volume
@@ -25,11 +24,9 @@ from cudamem_testing.snapshots.fragmentation import Fragmentation, fragmentation
 from cudamem_testing.snapshots.record import Recording
 from cudamem_testing.snapshots.replay import Peak, Replay, replay
 from cudamem_testing.snapshots.snapshot_files import read_file
-
-if TYPE_CHECKING:  # what answers `why` is imported when that is asked
-    from cudamem_testing.snapshots.whatif.answers import WhatIf
-    from cudamem_testing.snapshots.whatif.job import Prepared
-    from cudamem_testing.snapshots.whatif.why import Why
+from cudamem_testing.snapshots.whatif.answers import WhatIf, what_if
+from cudamem_testing.snapshots.whatif.job import Prepared, prepare
+from cudamem_testing.snapshots.whatif.why import Why, failed_request, why
 
 Of = Literal["peak", "end", "volume"]
 OF: tuple[Of, ...] = ("peak", "volume", "end")
@@ -82,7 +79,6 @@ class Looked:
             size = path.stat().st_size
         except OSError:  # the reader says why
             size = 0
-        native.library(size, lambda line: progress.step(line, long=True))
         progress.step(f"reading {path.name} ({format_size(size)})", long=size >= LARGE_FILE)
         return cls(path.name, read_file(path, device, progress=progress.at), progress, capacity, settings, request, of)
 
@@ -117,8 +113,6 @@ class Looked:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        from cudamem_testing.snapshots.whatif.job import prepare
-
         allocated = self.replayed if len(self.recording.events) else None
         self._step(f"looking for what is in the way in {self.name}")
         return prepare(self.recording, self._capacity, allocated)
@@ -126,15 +120,11 @@ class Looked:
     @cached_property
     def why(self) -> Why | None:
         """Why the last request that failed did not fit; ``None`` if none failed."""
-        from cudamem_testing.snapshots.whatif.why import failed_request, why
-
         return why(self.recording, self._capacity, self._prepared) if failed_request(self.recording) else None
 
     @cached_property
     def what_if(self) -> WhatIf | str:
         """What other settings would have changed; or in words why that is unknown."""
-        from cudamem_testing.snapshots.whatif.answers import what_if
-
         try:
             return what_if(self.recording, self._capacity, self._settings, self._step, self._prepared)
         except (RecorderUnavailable, ValueError) as error:
@@ -172,5 +162,5 @@ class Looked:
     @property
     def notes(self) -> tuple[str, ...]:
         """What may be missing; those of the recording itself come first."""
-        live = self.end if self.peak is None else self.peak.live
-        return tuple(dict.fromkeys((*self.recording.notes, *live.notes)))
+        notes = () if self.peak is None else self.peak.live.notes
+        return tuple(dict.fromkeys((*self.recording.notes, *notes, *self.end.notes)))

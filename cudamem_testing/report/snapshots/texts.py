@@ -12,6 +12,8 @@ from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.show.times import format_time
 from cudamem_testing.snapshots.fragmentation import Fragmentation
 from cudamem_testing.snapshots.segments import SegmentUse, segment_uses
+from cudamem_testing.snapshots.whatif.text import headline, what_if_lines, why_lines
+from cudamem_testing.snapshots.whatif.why import failed_request
 
 #: Rows of a timeline, and the cells of its bars.
 MOMENTS, BAR = 24, 24
@@ -50,9 +52,6 @@ def show(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     yield looked.end_table.text(top, width)
     if looked.use is not None:
         yield str(looked.use)
-    from cudamem_testing.snapshots.whatif.text import headline
-    from cudamem_testing.snapshots.whatif.why import failed_request
-
     failed = failed_request(looked.recording)
     if failed is not None:
         yield f"{headline(failed)}: see snapshot why {looked.name}"
@@ -179,8 +178,6 @@ def churn(looked: Looked, top: int, width: int | None) -> Iterator[str]:
 
 def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
     """Why a request did not fit, and what would have changed that."""
-    from cudamem_testing.snapshots.whatif.text import what_if_lines, why_lines
-
     if looked.why is not None:
         yield from why_lines(looked.why, top, width)
     elif looked.recording.device.is_card:
