@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from cudamem_testing.cycles.memory import by_place
 from cudamem_testing.cycles.native import device_name
-from cudamem_testing.cycles.results import Cycle, KeptTensor
+from cudamem_testing.cycles.results import UNREAD, Cycle, KeptTensor
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.unfinalized import Count
 
-UNREAD = "(objects not examined)"
 _Kind = tuple[int, str, "Stack | None"]
 
 

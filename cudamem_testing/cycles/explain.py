@@ -21,12 +21,11 @@ from time import thread_time
 from typing import TYPE_CHECKING
 
 from cudamem_testing import safe_access
-from cudamem_testing.cycles.counted import UNREAD
 from cudamem_testing.cycles.draft import Draft, Found, Question
 from cudamem_testing.cycles.memory import Chain, Memory
 from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages
 from cudamem_testing.cycles.origins import harness_of
-from cudamem_testing.cycles.results import NAMED, Cycle, KeptTensor
+from cudamem_testing.cycles.results import NAMED, UNREAD, Cycle, KeptTensor
 from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
 from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges

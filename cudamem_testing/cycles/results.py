@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # what is made inside a collection needs neither facts nor wo
 
 #: Tensors that are named, and lines that allocated them.
 NAMED, PLACES = 3, 2
+#: The signature of a cycle whose objects were not examined.
+UNREAD = "(objects not examined)"
 
 
 LineOfCode = tuple[str, str]

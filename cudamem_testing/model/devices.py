@@ -67,9 +67,14 @@ class Device(NamedTuple):
         return self.kind == "cuda"
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether its blocks are memory of the process itself."""
+        return self.kind == "cpu"
+
+    @property
     def has_segments(self) -> bool:
         """Whether blocks are in reserved segments; on the CPU each block is allocated and freed by itself."""
-        return self.kind != "cpu"
+        return not self.is_cpu
 
     def covers(self, other: Device) -> bool:
         """Whether ``other`` is this device, or one of its kind if no index was given."""

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -193,8 +194,6 @@ def compile_library(library: Library, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f"{target.stem}-", suffix=".tmp", dir=target.parent) as folder:
         scratch, parts = Path(folder, "library.so"), sources
         if len(sources) > 1:
-            from concurrent.futures import ThreadPoolExecutor  # it imports what logs
-
             parts = [Path(folder, f"{source.stem}.o") for source in sources]
             commands = [
                 [*compiler, *_flags(library), *_including(library), "-c", str(source), "-o", str(part)]

@@ -95,9 +95,9 @@ class CycleCheck:
     def _counts(self) -> Callable[[int, int], None] | None:
         devices = [recorder.device for recorder in self._tracker.recorders]
         functions = (0, 0) if self._counting is None else self._counting.addresses()
-        if self._counting is None and any(device.kind == "cpu" for device in devices):
+        if self._counting is None and any(device.is_cpu for device in devices):
             return None
-        return self._watch.counting(functions, [str(device) for device in devices if device.kind != "cpu"])
+        return self._watch.counting(functions, [str(device) for device in devices if not device.is_cpu])
 
     @cached_property
     def _limit(self) -> int:

@@ -146,7 +146,7 @@ def _claim(held: Counter[tuple[int | None, int]], place: tuple[int | None, int])
 def _covers(later: Recording, taken: int | None) -> bool:
     """Whether a recording has all events since an earlier one ended, so that no block was exchanged unseen."""
     times = later.events.times
-    return bool(times) and taken is not None and times[0] <= taken
+    return times is not None and len(times) > 0 and taken is not None and times[0] <= taken
 
 
 def _made_after(recording: Recording, block: Block, taken: int | None) -> bool:

@@ -73,9 +73,8 @@ def match(native: ctypes.PyDLL, events: Events, ends: Kind, live: Sequence[int])
     kinds, addresses = array("B", events.kinds), array("q", live)
     freed, before, lost = array("q", [-1]) * total, *(array("q", bytes(8 * total)) for _ in range(2))
     starts = array("q", bytes(8 * len(addresses)))
-    job = _Lives(events=total, ends=ends, blocks=len(addresses))
-    _point(job, kinds=kinds, addresses=events.addresses, freed=freed, before=before, live=addresses)
-    _point(job, starts=starts, lost=lost)
+    columns = {"kinds": kinds, "addresses": events.addresses, "freed": freed, "before": before, "live": addresses}
+    job = _Lives(events=total, ends=ends, blocks=len(addresses), **_pointers(**columns, starts=starts, lost=lost))
     _done(native.cudamem_block_lives(ctypes.byref(job)))
     del before[job.before_count :], lost[job.lost_count :]
     return Matched(freed, before, starts, lost, job.unseen, job.twice)
@@ -104,12 +103,17 @@ def replay_layout(
     ranges = pairs[0], array("Q", borders), pairs[1], pairs[2]
     corrected = array("Q", bytes(16 * MOST_CORRECTIONS))
     limit = settings.max_split_size
-    job = _Layout(len(events), ends, expandable=settings.expandable, max_split=2**63 if limit is None else limit)
     kinds = array("B", events.kinds)
-    _point(job, kinds=kinds, addresses=events.addresses, requested=events.sizes, exact=known, sizes=sizes)
-    _point(job, corrected=corrected, **dict(zip(_RANGES, ranges, strict=True)))
-    for name, one in zip(_RANGES, ranges, strict=True):
-        setattr(job, f"{name}_count", len(one) if name == "borders" else len(one) // 2)
+    columns = {"kinds": kinds, "addresses": events.addresses, "requested": events.sizes, "exact": known, "sizes": sizes}
+    named = dict(zip(_RANGES, ranges, strict=True))
+    job = _Layout(
+        len(events),
+        ends,
+        expandable=settings.expandable,
+        max_split=2**63 if limit is None else limit,
+        **_pointers(**columns, **named, corrected=corrected),
+        **{f"{name}_count": len(one) if name == "borders" else len(one) // 2 for name, one in named.items()},
+    )
     _done(native.cudamem_block_layout(ctypes.byref(job)))
     found = corrected[: 2 * job.corrections]
     return dict(zip(found[::2], found[1::2], strict=True))
@@ -121,9 +125,8 @@ def add_up(native: ctypes.PyDLL, starts: array[int], freed: array[int], sizes: a
     native.cudamem_block_totals(_NUMBER(len(freed)), _NUMBER(len(starts)), *columns)
 
 
-def _point(job: ctypes.Structure, **columns: array[int]) -> None:
-    for name, column in columns.items():
-        setattr(job, name, column.buffer_info()[0])
+def _pointers(**columns: array[int]) -> dict[str, int]:
+    return {name: column.buffer_info()[0] for name, column in columns.items()}
 
 
 def _done(status: int) -> None:

@@ -36,3 +36,15 @@ def has_kernel(name: str, device: str) -> bool | None:
 
 def _full_name(schema: Any) -> str:
     return str(schema.name) + (f".{schema.overload_name}" if schema.overload_name else "")
+
+
+@needed_for("simulated cards")
+def embedding_bag_of_cpu(*arguments: Any) -> Any:
+    """The results of a bag of embeddings on the CPU, with what its backward pass needs."""
+    return torch.ops.aten._embedding_bag(*arguments)
+
+
+@needed_for("simulated cards")
+def embedding_bag_backward_of_cpu(*arguments: Any) -> Any:
+    """The gradient of the weights of a bag of embeddings on the CPU."""
+    return torch.ops.aten._embedding_bag_dense_backward(*arguments)

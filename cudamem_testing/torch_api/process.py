@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ def version() -> str | None:
 
     torch is not imported.
     """
-    from importlib import metadata  # it imports the parser of mails
-
     try:
         installed = metadata.distribution("torch")
     except metadata.PackageNotFoundError:

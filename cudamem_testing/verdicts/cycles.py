@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cudamem_testing.cycles.counted import UNREAD
-from cudamem_testing.cycles.results import Cycle
+from cudamem_testing.cycles.results import UNREAD, Cycle
 from cudamem_testing.cycles.source import Sources, worded
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.facts import NotExplained

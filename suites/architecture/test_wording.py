@@ -137,6 +137,7 @@ def test_json_has_one_builder() -> None:
             "report/snapshots/written.py",
             "plugin/expected_report.py",
             "plugin/collector.py",
+            "simulated/kernels/convolution.py",
         ),
     }
     users = {name(path) for path in MODULES if "json" in {one.split(".")[0] for one in imports(tree(path))}}

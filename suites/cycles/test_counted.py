@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cudamem_testing.cycles.counted import UNREAD, with_counted
-from cudamem_testing.cycles.results import Cycle, KeptTensor
+from cudamem_testing.cycles.counted import with_counted
+from cudamem_testing.cycles.results import UNREAD, Cycle, KeptTensor
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.unfinalized import Count
 

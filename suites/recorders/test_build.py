@@ -128,7 +128,7 @@ def test_each_library_is_compiled_with_what_it_needs(
     assert " -lc10 -ltorch_cpu -o " in command
 
 
-def test_a_library_that_needs_nothing_of_torch_is_compiled_without_it(
+def test_a_library_of_no_torch_is_compiled_without_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo "$@" >> {tmp_path}/log; echo library > "$out"'))

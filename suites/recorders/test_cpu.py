@@ -70,7 +70,7 @@ def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) 
     kept.clear()
 
 
-def test_no_collection_runs_between_the_events_and_the_blocks_of_a_capture() -> None:
+def test_no_collection_runs_within_a_capture() -> None:
     class Cycle:
         def __init__(self) -> None:
             self.me, self.memory = self, take(5000)

@@ -1,4 +1,4 @@
-"""Garbage on a card is read within the same bounds as on the CPU: natively, each kind once in a test, not everything."""
+"""Garbage on a card is read within the bounds of the CPU: natively, each kind once in a test, not everything."""
 
 from __future__ import annotations
 

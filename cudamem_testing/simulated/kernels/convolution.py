@@ -1,8 +1,8 @@
 """Convolutions by cuDNN, which chooses among many kernels; each has a workspace of its own.
 
-The workspaces of recorded calls are in a table (``convolutions.json.gz``): a call of the same type, order in memory, shapes,
-strides, padding, dilation and groups always takes the same. Other calls follow rules: cuDNN changes the order of tensors with
-channels first in its workspace. Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
+The workspaces of recorded calls are in a table (``convolutions.json.gz``): a call of the same type, order in memory,
+shapes, strides, padding, dilation and groups always takes the same. Other calls follow rules: cuDNN changes the order
+of tensors with channels first in its workspace. Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
-from cudamem_testing.simulated.kernels.memory import KIB, MIB, Memory, bytes_of, empty, rounded
+from cudamem_testing.simulated.kernels.memory import KIB, MIB, Memory, bytes_of, rounded
 
 Tensor = torch.Tensor
 KINDS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}

@@ -9,6 +9,7 @@ import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
 from cudamem_testing.simulated.kernels.memory import Memory, empty
+from cudamem_testing.torch_api.operators import embedding_bag_backward_of_cpu, embedding_bag_of_cpu
 
 Tensor = torch.Tensor
 FEW = 3072  # more indices are sorted first
@@ -62,7 +63,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         if memory.values:
             given = host(weight), host(indices), host(offsets), scale_by_frequency, mode, sparse
             of_each = None if weights is None else host(weights)
-            found = torch.ops.aten._embedding_bag(*given, of_each, last_offset, padding)
+            found = embedding_bag_of_cpu(*given, of_each, last_offset, padding)
             memory.fill(out, found[0])
             steps = torch.arange(indices.numel())
             memory.fill(bag_of, torch.bucketize(steps, host(offsets)[:bags].long(), right=True) - 1)
@@ -93,7 +94,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             given = [host(one) for one in (grad, indices, bag_of, sizes[: grad.shape[0]], most)]
             of_each = None if weights is None else host(weights)
             rest = (number, scale_by_frequency, mode, of_each, padding)
-            memory.fill(out, torch.ops.aten._embedding_bag_dense_backward(given[0].contiguous(), *given[1:], *rest))
+            memory.fill(out, embedding_bag_backward_of_cpu(given[0].contiguous(), *given[1:], *rest))
         return out
 
     def embedding_bag_any_backward(
