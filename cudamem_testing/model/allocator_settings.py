@@ -50,6 +50,15 @@ class AllocatorSettings:
         except ValueError as error:
             raise ValueError(f"the allocator's settings cannot be read ({error}): {text}") from error
 
+    def named(self, **changed: str) -> str:
+        """The text of these settings with some of them ``changed``: all that is to be set together.
+
+        >>> AllocatorSettings(text="max_split_size_mb:64,backend:native").named(expandable_segments="True")
+        'expandable_segments:True,max_split_size_mb:64,backend:native'
+        """
+        kept = {match[1]: match[2].strip() for match in _PAIR.finditer(self.text)}
+        return ",".join(f"{name}:{value}" for name, value in {**changed, **kept, **changed}.items())
+
 
 def _divisions(text: str) -> tuple[int, ...]:
     if not text:

@@ -14,7 +14,7 @@ from itertools import chain
 
 from cudamem_testing.model.pools import MAIN_POOL, Pool, PoolUse
 from cudamem_testing.snapshots.record import LiveBlock, Recording, Segment
-from cudamem_testing.snapshots.rounding import LARGEST_SMALL, round_size
+from cudamem_testing.snapshots.rounding import LARGEST_SMALL, may_use, round_size
 from cudamem_testing.snapshots.segments import gaps, inside
 
 _Filled = tuple[Segment, list[LiveBlock]]
@@ -39,8 +39,9 @@ class FreeRange:
 class Serves:
     """A request against the free ranges that could serve it, in bytes.
 
-    ``needed`` is the block that it becomes, ``largest`` the largest range of its stream, pool and size class,
-    ``unused`` all unused bytes of those. ``returnable`` are the bytes that ``empty_cache()`` would return to the card.
+    ``needed`` is the block that it becomes, ``largest`` the largest range of its stream, pool and size class that
+    ``max_split_size_mb`` lets it use, ``unused`` all unused bytes of those. ``returnable`` are the bytes that
+    ``empty_cache()`` would return to the card.
     """
 
     requested: int
@@ -85,6 +86,7 @@ class Fragmentation:
         small = needed <= LARGEST_SMALL
         mine = (part for part in self.ranges if (part.stream, part.pool) == (stream, pool))
         usable = [part.size for part in mine if part.small in (None, small)]
+        usable = [size for size in usable if may_use(size, needed, recording.settings)]
         returnable = sum(part.size for part in self.ranges if part.pool == MAIN_POOL and not part.split)
         return Serves(requested, needed, stream, pool, max(usable, default=0), sum(usable), returnable)
 

@@ -14,6 +14,8 @@ from cudamem_testing.snapshots.record import Settings
 
 SMALLEST = 512
 LARGEST_SMALL = 2**20  # rounded requests up to here come from the pool for small requests
+#: With ``max_split_size_mb``, a large block may be larger than a request by less than this (20 MiB by default).
+_MOST_UNSPLIT = 20 * 2**20
 _FIRST_POWER = 20  # the divisions start at 1 MiB
 
 
@@ -56,6 +58,15 @@ def splits(free: int, size: int, settings: Settings) -> bool:
         return free - size >= SMALLEST
     limit = settings.max_split_size
     return free - size > LARGEST_SMALL and (limit is None or size < limit)
+
+
+def may_use(free: int, size: int, settings: Settings) -> bool:
+    """Whether a block of ``size`` bytes may be cut from a free one of ``free`` bytes, or less.
+
+    With ``max_split_size_mb`` a block of that size or more is not split: it serves requests of about its size only.
+    """
+    limit = settings.max_split_size
+    return limit is None or (free < limit if size < limit else free < size + _MOST_UNSPLIT)
 
 
 def always_exact(size: int, settings: Settings) -> bool:

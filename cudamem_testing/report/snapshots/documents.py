@@ -42,6 +42,7 @@ def document(looked: Looked, verb: str, top: int) -> Json:
         data |= _flame(looked)
     if verb == "why":
         data["why"], data["what_if"] = _why(looked.why), _what_if(looked.what_if)
+        data["notes"] = [*looked.notes_of_why]
     if verb == "timeline":
         data["timeline"] = _timeline(looked)
     return data
@@ -182,7 +183,17 @@ def _why(one: Why | None) -> Json | None:
     if one is None:
         return None
     names = ["event", "requested", "stream", "needed", "segment", "live", "waiting", "reserved", "device_free"]
-    names += ("unused", "split", "largest_free", "private_unused", "fragmented", "moved", "gained", "by_segments")
+    names += (
+        "unused",
+        "split",
+        "largest_free",
+        "withheld",
+        "private_unused",
+        "fragmented",
+        "moved",
+        "gained",
+        "by_segments",
+    )
     return {
         **{name: getattr(one, name) for name in names},
         "at": None if one.where is None else frame(one.where),
@@ -218,11 +229,13 @@ def _what_if(asked: WhatIf | str) -> Json:
         "replayed": asked.events,
         "best": None if asked.best is None else asked.best.what,
         "contradicted": asked.contradicted,
+        "reliable": asked.reliable,
         "answers": [
             {
                 "kind": one.kind,
                 "with": one.what,
                 "peak_reserved": one.peak_reserved,
+                "peak_reserved_at_most": one.at_most,
                 "reserved": one.reserved,
                 "fits": one.fits,
                 "fails_earlier_at": one.earlier,

@@ -130,6 +130,11 @@ class Looked:
         except (RecorderUnavailable, ValueError) as error:
             return str(error)
 
+    @property
+    def notes_of_why(self) -> tuple[str, ...]:
+        """What may be missing from the answers."""
+        return self.notes if isinstance(self.what_if, str) else (*self.what_if.notes, *self.notes)
+
     @cached_property
     def churn(self) -> Churn:
         """The allocations by line."""

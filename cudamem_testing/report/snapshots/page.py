@@ -125,8 +125,9 @@ def _sections(looked: Looked, verb: str, top: int, numbers: StackNumbers) -> Ite
         yield _pools(looked)
         if verb != "why":
             yield from _segments(looked, top)
-    if looked.notes:
-        yield {"kind": "lines", "title": NOTES, "lines": [*map(one_line, looked.notes)]}
+    notes = looked.notes_of_why if verb == "why" else looked.notes
+    if notes:
+        yield {"kind": "lines", "title": NOTES, "lines": [*map(one_line, notes)]}
 
 
 def _why(looked: Looked, top: int) -> Iterator[Json]:
@@ -152,7 +153,7 @@ def _why(looked: Looked, top: int) -> Iterator[Json]:
         yield {"kind": "lines", "title": "What would have changed it is unknown", "lines": [one_line(asked)]}
         return
     rows = [["as recorded", asked.recorded, "" if one is None else "the request does not fit"]]
-    rows += [[one_line(each.what), each.peak_reserved, words.outcome(asked, each)] for each in asked.answers]
+    rows += [[one_line(each.what), each.at_most, words.range_and_outcome(asked, each)] for each in asked.answers]
     marked = [place for place, each in enumerate(asked.answers, 1) if each is asked.best]
     heads = ["with", "peak reserved", "the request"]
     table = {"kind": "table", "heads": heads, "sizes": [1], "bar": 1, "prose": [2], "rows": rows, "marked": marked}

@@ -186,4 +186,4 @@ def why(looked: Looked, top: int, width: int | None) -> Iterator[str]:
         yield f"what other settings would have changed is unknown: {looked.what_if}"
     else:
         yield from what_if_lines(looked.what_if, width)
-    yield from (f"note: {note}" for note in looked.recording.notes)
+    yield from (f"note: {note}" for note in looked.notes_of_why)

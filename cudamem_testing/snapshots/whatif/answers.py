@@ -19,6 +19,10 @@ MIB = 2**20
 #: Sizes in MiB that are tried for ``max_split_size_mb``; torch wants more than 20.
 SPLITS = (32, 64, 128, 256, 512, 1024)
 EXPANDABLE = "expandable_segments:True"
+_POOLS_UNKNOWN = (
+    "the history does not say in which pool an event was (torch does from 2.12 on): "
+    "blocks of private pools whose memory was returned count in the main pool"
+)
 #: The result says that the model differs from the record if its peak is off by a larger share.
 WELL = 0.05
 
@@ -29,15 +33,17 @@ Kind = Literal["start", "setting", "call", "pool"]
 class Answer:
     """What one change comes to, in bytes.
 
-    ``peak_reserved`` is the most that is reserved until the request, or with it if it fits. ``fits`` is ``None``
-    where no request failed or what the process may reserve is not known well enough. ``earlier`` is the recorded
-    event at which it would have run out of memory before that, ``None`` if it would not. ``largest_free`` and
-    ``unused`` are of the main pool at the end.
+    The most that is reserved until the request, or with it if it fits, is from ``peak_reserved`` to ``at_most``: it may
+    depend on where that lies which was live before the first event, and on how much can be reserved, if these are not
+    known. ``fits`` is ``None`` where it depends on one of them, or no request failed.
+    ``earlier`` is the recorded event at which it would have run out of memory before that, ``None`` if it would not.
+    ``largest_free`` and ``unused`` are of the main pool at the end.
     """
 
     kind: Kind
     what: str
     peak_reserved: int
+    at_most: int
     reserved: int
     fits: bool | None
     largest_free: int
@@ -52,7 +58,7 @@ class WhatIf:
     ``recorded`` is the most that was reserved in the record, ``model`` what the model makes of the same settings;
     ``before`` are the bytes that were live before the first event, ``events`` the number of replayed ones.
     ``requested`` is what failed, ``None`` where nothing did; ``contradicted`` is whether the model with the recorded
-    settings has room for it, so that no answer about it can be relied on.
+    settings has room for it, so that no answer about it can be relied on. ``notes`` say what the record lacks.
     """
 
     recorded: int
@@ -63,6 +69,12 @@ class WhatIf:
     requested: int | None
     answers: tuple[Answer, ...]
     contradicted: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the model agrees with the record well enough for its answers."""
+        return abs(self.off) <= WELL and not self.contradicted
 
     @property
     def off(self) -> float:
@@ -73,16 +85,19 @@ class WhatIf:
     def best(self) -> Answer | None:
         """The change with which the request fits and least is reserved; where none failed, the one that saves most.
 
-        A setting must do better than the same settings from the same start, or it is not what helped.
+        A setting must do better than the same settings from the same start, or it is not what helped. There is none if
+        the model does not agree with the record.
         """
+        if not self.reliable:
+            return None
         asked = [one for one in self.answers if one.kind != "start" and one.earlier is None and self._helps(one)]
-        return min(asked, key=lambda one: one.peak_reserved, default=None)
+        return min(asked, key=lambda one: one.at_most, default=None)
 
     def _helps(self, one: Answer) -> bool:
         start = next((other for other in self.answers if other.kind == "start" and one.kind == "setting"), None)
         if self.requested is not None:
-            return one.fits is True and (start is None or not start.fits) and not self.contradicted
-        return one.peak_reserved < (self.recorded if start is None else start.peak_reserved)
+            return one.fits is True and (start is None or not start.fits)
+        return one.at_most < self.recorded and (start is None or one.peak_reserved < start.peak_reserved)
 
 
 def what_if(
@@ -116,6 +131,7 @@ def what_if(
         requested,
         tuple(answers),
         requested is not None and same.fits is True,
+        notes=(_POOLS_UNKNOWN,) if recording.pools and recording.events.pools is None else (),
     )
 
 
@@ -124,7 +140,7 @@ class _Asking:
         self._recording = recording
         self._prepared = prepared
         self._step = step
-        self._packed = prepared.packed()
+        self._packed = prepared.packed() if prepared.before else prepared.job
         self._known: dict[tuple[int, AllocatorSettings], tuple[Job, Ran]] = {}
 
     def usual(self) -> Iterator[Answer]:
@@ -134,9 +150,10 @@ class _Asking:
             words = "the same settings, live blocks of before without gaps"
             yield self._answer("start", words, self._packed, settings)
         if not settings.expandable:
-            yield self.setting(replace(settings, text=EXPANDABLE, expandable=True))
-            splits = [self.setting(_split(settings, size)) for size in SPLITS if size * MIB != settings.max_split]
-            yield min(splits, key=lambda one: (one.fits is not True, one.earlier is not None, one.peak_reserved))
+            expandable = settings.named(expandable_segments="True")
+            yield self.setting(replace(settings, text=expandable, expandable=True))
+            splits = [_split(settings, size) for size in SPLITS if size * MIB != settings.max_split]
+            yield self.setting(min(splits, key=self._rank))
         low = low_points(self._prepared)
         if low:
             empties = tuple(sorted({*job.empties, *((place, 0) for place in low)}))
@@ -145,10 +162,31 @@ class _Asking:
         yield from self._pools()
 
     def setting(self, settings: AllocatorSettings) -> Answer:
-        """The answer for other settings from the start of the process."""
-        return self._answer(
-            "setting", settings.text, self._packed if self._prepared.before else self._prepared.job, settings
+        """The answer for other settings from the start of the process.
+
+        Where blocks of before the record would lie is not known: without gaps, and in their segments, are both tried.
+        """
+        recorded = self._answer("setting", settings.text, self._prepared.job, settings)
+        if not self._prepared.before:
+            return recorded
+        packed = self._answer("setting", settings.text, self._packed, settings)
+        both = packed, recorded
+        alike = packed.fits == recorded.fits and (packed.earlier is None) == (recorded.earlier is None)
+        return replace(
+            packed,
+            peak_reserved=min(one.peak_reserved for one in both),
+            at_most=max(one.at_most for one in both),
+            fits=packed.fits if alike else None,
+            largest_free=max(one.largest_free for one in both),
+            earlier=min(packed.earlier, recorded.earlier)
+            if packed.earlier is not None and recorded.earlier is not None
+            else None,
         )
+
+    def _rank(self, settings: AllocatorSettings) -> tuple[bool, bool, int]:
+        """Less for settings that do better from a start without gaps."""
+        one = self._answer("setting", settings.text, self._packed, settings)
+        return one.fits is not True, one.earlier is not None, one.peak_reserved
 
     def _pools(self) -> Iterator[Answer]:
         job, private = self._prepared.job, len(self._recording.pools)
@@ -164,20 +202,22 @@ class _Asking:
             words = f"private pools without the {format_size(unused)} that they do not use"
             larger = replace(job, capacity=job.capacity + unused)
             answer = self._answer("pool", words, larger, self._prepared.settings)
-            yield replace(answer, peak_reserved=answer.peak_reserved - unused, reserved=answer.reserved - unused)
+            least, most = answer.peak_reserved - unused, answer.at_most - unused
+            yield replace(answer, peak_reserved=least, at_most=most, reserved=answer.reserved - unused)
 
-    def run(self, job: Job, settings: AllocatorSettings) -> Ran:
+    def run(self, job: Job, settings: AllocatorSettings, what: str = "") -> Ran:
         """What a replay comes to; one whose outcome is known already is not made again."""
         plain = replace(settings, text="", max_split=settings.max_split if _matters(settings, job) else 0)
         key = id(job), plain
         if key not in self._known:
+            if what:
+                self._step(f"replaying {len(job.did):,} events with {what}")
             self._known[key] = job, run(job, plain)  # with the job, so that its id stays its own
         return self._known[key][1]
 
     def _answer(self, kind: Kind, what: str, job: Job, settings: AllocatorSettings) -> Answer:
-        self._step(f"replaying {len(job.did):,} events with {what}")
-        ran = self.run(job, settings)
-        fits, earlier = ran.fits, self._earlier(ran, job)
+        ran = self.run(job, settings, what)
+        fits, earlier, peaks = ran.fits, self._earlier(ran, job), [ran.peak_reserved]
         capacity = self._prepared.capacity
         if (fits is False or earlier is not None) and job.capacity is not None and capacity is not None:
             if capacity.below is None:
@@ -186,7 +226,8 @@ class _Asking:
                 ran = self.run(replace(job, capacity=job.capacity + capacity.below - 1 - capacity.least), settings)
                 earlier = self._earlier(ran, job)
                 fits = None if ran.fits else False
-        return Answer(kind, what, ran.peak_reserved, ran.reserved, fits, ran.largest_free, ran.unused, earlier)
+                peaks.append(ran.peak_reserved)
+        return Answer(kind, what, min(peaks), max(peaks), ran.reserved, fits, ran.largest_free, ran.unused, earlier)
 
     def _earlier(self, ran: Ran, job: Job) -> int | None:
         if ran.first_failed is None:
@@ -203,7 +244,7 @@ def _matters(settings: AllocatorSettings, job: Job) -> bool:
 
 
 def _split(settings: AllocatorSettings, size: int) -> AllocatorSettings:
-    return replace(settings, text=f"max_split_size_mb:{size}", max_split=size * MIB)
+    return replace(settings, text=settings.named(max_split_size_mb=str(size)), max_split=size * MIB)
 
 
 def low_points(prepared: Prepared) -> tuple[int, ...]:

@@ -2,9 +2,9 @@
 
 A history does not say when the program emptied the cache, nor that the allocator did so by itself. Both show as
 segments that are returned to the driver one after the other. It was the allocator, and the model does the same by
-itself, if the request that follows takes a segment and could not without, if only large segments are gone and the
-allocator collects them (``garbage_collection_threshold``), or if all are larger than ``max_split_size_mb``. Else it was
-the program.
+itself, if the request that follows takes a segment and could not without, or if only large segments are gone and the
+allocator collects them (``garbage_collection_threshold``). It is taken to be the allocator if all are larger than
+``max_split_size_mb`` and it is unknown how much could be reserved. Else it was the program.
 PYTEST_DONT_REWRITE
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
-from cudamem_testing.model.allocator_settings import INTERVALS, AllocatorSettings
+from cudamem_testing.model.allocator_settings import INTERVALS, VARIABLES, AllocatorSettings
 from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.snapshots.lifetimes import Before, mask
 from cudamem_testing.snapshots.record import Kind, Recording
@@ -179,10 +179,17 @@ def settings_of(recording: Recording) -> AllocatorSettings:
     above = raw.get("garbage_collection_threshold")
     divisions = (*settings.roundup[:INTERVALS], *(0,) * (INTERVALS - len(settings.roundup)))
     text = raw.get("PYTORCH_CUDA_ALLOC_CONF")
+    if not isinstance(text, str) or not text:
+        text = f"max_split_size_mb:{settings.max_split_size // MIB}" if settings.max_split_size else ""
+    try:
+        rounding = AllocatorSettings.read({VARIABLES[0]: text}).max_unsplit_rounding
+    except ValueError:
+        rounding = 0
     return AllocatorSettings(
-        text=text if isinstance(text, str) else "",
+        text=text,
         expandable=settings.expandable,
         max_split=settings.max_split_size or 0,
+        max_unsplit_rounding=rounding,
         collect_above=above if isinstance(above, float) and 0 <= above < 1 else 0.0,
         divisions=divisions,
     )
@@ -234,7 +241,7 @@ def emptied(
         gone = [place for place in range(first, at) if kinds[place] in _GAVE]
         least = min(sizes[place] for place in gone)
         collected = settings.collect_above > 0 and least > SMALL_SEGMENT
-        oversize = settings.max_split > 0 and least >= settings.max_split
+        oversize = most is None and settings.max_split > 0 and least >= settings.max_split
         if not (grows and (full or collected or oversize)):
             yield from (
                 (first, pool) for pool in sorted({0 if pools is None else max(0, pools[place]) for place in gone})

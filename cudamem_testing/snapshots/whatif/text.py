@@ -65,10 +65,11 @@ def verdict(why: Why) -> str:
         enough = "which would be enough"
         if why.unused < why.needed:
             enough = f"enough with the {format_size(why.room)} that can still be reserved"
-        return (
-            f"fragmentation: {format_size(why.unused)} are unused, {enough}, but no free range is larger "
-            f"than {format_size(why.largest_free)} (fragmentation {share})"
-        )
+        text = f"fragmentation: {format_size(why.unused)} are unused, {enough}, but no free range "
+        if why.withheld:
+            text += f"that it may use is larger than {format_size(why.largest_free)}: max_split_size_mb leaves "
+            return f"{text}{format_size(why.withheld)} to larger requests"
+        return f"{text}is larger than {format_size(why.largest_free)} (fragmentation {share})"
     room = ""
     if why.capacity is not None:
         least = "" if why.capacity.exact else "at least "
@@ -105,7 +106,7 @@ def what_if_lines(asked: WhatIf, width: int | None = None) -> Iterator[str]:
     """A line for each change, the best one in a sentence, and how far the model agrees with the record."""
     if asked.best is not None:
         yield sentence(asked, asked.best)
-    elif asked.requested is not None and asked.answers and not asked.contradicted:
+    elif asked.requested is not None and asked.answers and asked.reliable:
         unknown = any(one.fits is None and one.earlier is None for one in asked.answers)
         yield f"none of these changes {'surely ' if unknown else ''}makes room for the request"
     if asked.answers:
@@ -125,13 +126,21 @@ def sentence(asked: WhatIf, one: Answer) -> str:
 
 def instead(asked: WhatIf, one: Answer) -> str:
     """The peak, and that of the record: ``61.2 GiB instead of 78.9 GiB``."""
-    mine, recorded = _precise(one.peak_reserved), _precise(asked.recorded)
+    mine, most, recorded = map(_precise, (one.peak_reserved, one.at_most, asked.recorded))
+    if mine != most:
+        return f"{mine} to {most} instead of {recorded}"
     return f"{mine}, as recorded" if mine == recorded else f"{mine} instead of {recorded}"
 
 
 def _precise(size: int) -> str:
     """Two decimals from 1 GiB on, where one hides a segment."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else format_size(size)
+
+
+def range_and_outcome(asked: WhatIf, one: Answer) -> str:
+    """The least that would be reserved, if that is not known exactly, and whether the request fits."""
+    least = f"or less, from {_precise(one.peak_reserved)}" if one.peak_reserved != one.at_most else ""
+    return "; ".join(filter(None, (least, outcome(asked, one))))
 
 
 def outcome(asked: WhatIf, one: Answer) -> str:
@@ -141,6 +150,8 @@ def outcome(asked: WhatIf, one: Answer) -> str:
     if asked.requested is None:
         return ""
     if one.fits is None:
+        if one.kind == "setting" and asked.before and asked.capacity is not None and asked.capacity.exact:
+            return "whether the request fits depends on where the live blocks of before lie"
         return "it is unknown whether the request fits: pass --capacity"
     if one.fits:
         return "the request fits"
@@ -157,5 +168,6 @@ def trust(asked: WhatIf) -> str:
     if asked.contradicted:
         text += ". The request that failed fits on it with these settings: do not rely on what it says of the request"
     if asked.before:
-        text += f". {format_size(asked.before)} were live before the first event: where they would lie is a guess"
+        text += f". {format_size(asked.before)} were live before the first event: where they would lie is unknown, so "
+        text += "settings are tried with them in a row, and as they lay"
     return text

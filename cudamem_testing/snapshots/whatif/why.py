@@ -14,9 +14,9 @@ from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.pools import Pool
 from cudamem_testing.model.stacks import Frame
-from cudamem_testing.snapshots.record import Recording
+from cudamem_testing.snapshots.record import Recording, Settings
 from cudamem_testing.snapshots.replay import Replay
-from cudamem_testing.snapshots.rounding import LARGEST_SMALL, round_size
+from cudamem_testing.snapshots.rounding import LARGEST_SMALL, may_use, round_size
 from cudamem_testing.snapshots.whatif.job import Capacity, Prepared, failure, prepare, segment_size, undone
 
 
@@ -56,8 +56,9 @@ class Why(Request):
     ``requested`` became a block of ``needed`` bytes, and a new segment for it ``segment`` bytes. ``live`` is what was
     allocated, ``waiting`` what other streams may still use, ``reserved`` what the process had of the card,
     ``device_free`` what the card had left. Of the ``unused`` bytes of the main pool, ``split`` are beside live
-    blocks; ``largest_free`` is the largest range that could serve this request, on its stream and in its pool.
-    ``private_unused`` are unused bytes of private pools.
+    blocks; ``largest_free`` is the largest range that could serve this request, on its stream and in its pool, and
+    ``withheld`` are unused bytes there that ``max_split_size_mb`` leaves to larger requests. ``private_unused`` are
+    unused bytes of private pools.
 
     ``obstacles`` are the blocks without which there would have been room, those that cost least to move: ``gained``
     bytes in a row, or in whole segments if ``by_segments``, for ``moved`` bytes of live blocks.
@@ -74,6 +75,7 @@ class Why(Request):
     unused: int
     split: int
     largest_free: int
+    withheld: int
     private_unused: int
     obstacles: tuple[Obstacle, ...]
     moved: int
@@ -151,10 +153,10 @@ def why(recording: Recording, capacity: int | None = None, prepared: Prepared | 
     small = needed <= LARGEST_SMALL
     mine = [one for one in places if (one.stream, one.pool, one.small) == (stream, pool, small)]
     main = [one for one in places if not one.pool]
+    gaps = [size for one in mine for size in _gaps(one)]
     segment = segment_size(needed, expandable=recording.settings.expandable)
-    chosen, gained, by_segments = _cheapest(
-        mine, main, needed, _missing(prepared.capacity, segment, prepared.reserved[failed])
-    )
+    missing = _missing(prepared.capacity, segment, prepared.reserved[failed])
+    chosen, gained, by_segments = _cheapest(mine, main, needed, missing, recording.settings)
     return Why(
         device=request.device,
         event=failed,
@@ -172,7 +174,8 @@ def why(recording: Recording, capacity: int | None = None, prepared: Prepared | 
         device_free=events.addresses[failed],
         unused=sum(one.size - one.used for one in main),
         split=sum(one.size - one.used for one in main if one.blocks),
-        largest_free=max((size for one in mine for size in _gaps(one)), default=0),
+        largest_free=max((size for size in gaps if may_use(size, needed, recording.settings)), default=0),
+        withheld=sum(size for size in gaps if not may_use(size, needed, recording.settings)),
         private_unused=sum(one.size - one.used for one in places if one.pool),
         obstacles=tuple(_obstacles(recording, chosen, failed)),
         moved=sum(block.size for block in chosen),
@@ -209,12 +212,12 @@ def _gaps(place: _Place) -> Iterator[int]:
 
 
 def _cheapest(
-    mine: Sequence[_Place], main: Sequence[_Place], needed: int, missing: int
+    mine: Sequence[_Place], main: Sequence[_Place], needed: int, missing: int, settings: Settings
 ) -> tuple[tuple[Block, ...], int, bool]:
     """The live blocks that cost least to move for a range of ``needed`` bytes, or for segments of ``missing`` bytes."""
     row: tuple[int, tuple[Block, ...], int] | None = None
     for place in mine:
-        found = _row(place, needed)
+        found = _row(place, needed, settings)
         if found is not None and (row is None or found[0] < row[0]):
             row = found
     whole: list[_Place] = []
@@ -231,7 +234,7 @@ def _cheapest(
     return ((), 0, False) if row is None else (row[1], row[2], False)
 
 
-def _row(place: _Place, needed: int) -> tuple[int, tuple[Block, ...], int] | None:
+def _row(place: _Place, needed: int, settings: Settings) -> tuple[int, tuple[Block, ...], int] | None:
     """The stretch that is long enough and has least bytes of live blocks: those bytes, the blocks, its length."""
     if place.size < needed:
         return None
@@ -248,7 +251,7 @@ def _row(place: _Place, needed: int) -> tuple[int, tuple[Block, ...], int] | Non
             last += 1
         if ends[last] - starts[first] < needed:
             break
-        if best is None or inside < best[0]:
+        if (best is None or inside < best[0]) and may_use(ends[last] - starts[first], needed, settings):
             best = inside, first, last
         if first < len(blocks):
             inside -= blocks[first].size if first < last else 0
