@@ -1,8 +1,8 @@
 """Convolutions by cuDNN, which chooses among many kernels; each has a workspace of its own.
 
-The workspaces of recorded calls are in a table (``convolutions.json.gz``): a call of the same type, order in memory, shapes,
-strides, padding, dilation and groups always takes the same. Other calls follow rules: cuDNN changes the order of tensors with
-channels first in its workspace. Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
+The workspaces of recorded calls are in a table (``convolutions.json.gz``): a call of the same type, order in memory,
+shapes, strides, padding, dilation and groups always takes the same. Other calls follow rules: cuDNN changes the order
+of tensors with channels first in its workspace. Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
-from cudamem_testing.simulated.kernels.memory import KIB, MIB, Memory, bytes_of, empty, rounded
+from cudamem_testing.simulated.kernels.memory import KIB, MIB, Memory, bytes_of, rounded
 
 Tensor = torch.Tensor
 KINDS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -28,9 +28,11 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     host, fill = memory.host, memory.fill
 
     def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-        last = _channels_last(x, weight)
+        last = _is_last(x) or _is_last(weight)
+        held = _in_order(x, last)
         out = _empty(x, _result(x, weight, *how), last)
         memory.passing(x, _workspaces(x, weight, out, how, last).forward)
+        del held
         if memory.values:
             fill(out, torch.ops.aten.convolution(host(x), host(weight), None if bias is None else host(bias), *how))
         return out
@@ -39,8 +41,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         grad: Tensor, x: Tensor, weight: Tensor, bias: Sequence[int] | None, *rest: Any
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         how, wanted = rest[:-1], rest[-1]
-        last = _channels_last(x, weight)
-        held = None if grad.is_contiguous(memory_format=_format(last, grad.dim())) else _empty(grad, grad.shape, last)
+        last = _is_last(x) or _is_last(weight)
+        held = [_in_order(grad, last), _in_order(x, last)]
         workspaces = _workspaces(x, weight, grad, how, last)
         into_x = into_weight = into_bias = None
         if wanted[0]:
@@ -111,12 +113,24 @@ def _format(last: bool, dims: int) -> torch.memory_format:
     return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
-def _channels_last(*tensors: Tensor) -> bool:
-    """Whether cuDNN computes with channels last: where any input is in that order, and in no other."""
-    return any(
-        one.dim() in (4, 5) and not one.is_contiguous() and one.is_contiguous(memory_format=_format(True, one.dim()))
-        for one in tensors
-    )
+def _is_last(tensor: Tensor) -> bool:
+    """Whether channels are next to each other in memory; if they are in any input, cuDNN computes in that order."""
+    if tensor.dim() not in (4, 5):
+        return False
+    least = 0
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        size, stride = tensor.shape[dim], tensor.stride(dim)
+        if size == 0 or stride < least or (dim == 0 and least == tensor.stride(1)):
+            return False
+        least = stride * size
+    return True
+
+
+def _in_order(tensor: Tensor, last: bool) -> Tensor | None:
+    """Memory for a copy of a tensor in the order that cuDNN computes in; ``None`` if it is in that order."""
+    if tensor.is_contiguous(memory_format=_format(last, tensor.dim())):
+        return None
+    return _empty(tensor, tensor.shape, last)
 
 
 def _empty(near: Tensor, shape: Sequence[int], last: bool) -> Tensor:
