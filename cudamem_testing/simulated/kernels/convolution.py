@@ -28,9 +28,11 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     host, fill = memory.host, memory.fill
 
     def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-        last = _channels_last(x, weight)
+        last = _is_last(x) or _is_last(weight)
+        held = _in_order(x, last)
         out = _empty(x, _result(x, weight, *how), last)
         memory.passing(x, _workspaces(x, weight, out, how, last).forward)
+        del held
         if memory.values:
             fill(out, torch.ops.aten.convolution(host(x), host(weight), None if bias is None else host(bias), *how))
         return out
@@ -39,8 +41,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         grad: Tensor, x: Tensor, weight: Tensor, bias: Sequence[int] | None, *rest: Any
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         how, wanted = rest[:-1], rest[-1]
-        last = _channels_last(x, weight)
-        held = None if grad.is_contiguous(memory_format=_format(last, grad.dim())) else _empty(grad, grad.shape, last)
+        last = _is_last(x) or _is_last(weight)
+        held = [_in_order(grad, last), _in_order(x, last)]
         workspaces = _workspaces(x, weight, grad, how, last)
         into_x = into_weight = into_bias = None
         if wanted[0]:
@@ -111,12 +113,24 @@ def _format(last: bool, dims: int) -> torch.memory_format:
     return torch.channels_last if dims == 4 else torch.channels_last_3d
 
 
-def _channels_last(*tensors: Tensor) -> bool:
-    """Whether cuDNN computes with channels last: where any input is in that order, and in no other."""
-    return any(
-        one.dim() in (4, 5) and not one.is_contiguous() and one.is_contiguous(memory_format=_format(True, one.dim()))
-        for one in tensors
-    )
+def _is_last(tensor: Tensor) -> bool:
+    """Whether channels are next to each other in memory; if they are in any input, cuDNN computes in that order."""
+    if tensor.dim() not in (4, 5):
+        return False
+    least = 0
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        size, stride = tensor.shape[dim], tensor.stride(dim)
+        if size == 0 or stride < least or (dim == 0 and least == tensor.stride(1)):
+            return False
+        least = stride * size
+    return True
+
+
+def _in_order(tensor: Tensor, last: bool) -> Tensor | None:
+    """Memory for a copy of a tensor in the order that cuDNN computes in; ``None`` if it is in that order."""
+    if tensor.is_contiguous(memory_format=_format(last, tensor.dim())):
+        return None
+    return _empty(tensor, tensor.shape, last)
 
 
 def _empty(near: Tensor, shape: Sequence[int], last: bool) -> Tensor:
