@@ -114,7 +114,7 @@ def compiled(progress: Callable[[str], None] | None = None, library: Library = C
         RecorderUnavailable: no compiler, no headers, the compilation failed, or there is no folder to keep it in.
     """
     if sys.platform not in _PLATFORMS:
-        raise RecorderUnavailable(f"{library.title} runs on Linux and macOS, not on {sys.platform}")
+        raise RecorderUnavailable(_elsewhere(library))
     name = _name(library)
     faults: list[str] = []
     for folder in cache.usable(os.environ, faults):
@@ -156,6 +156,22 @@ def compiled_before(library: Library = CPU_RECORDER) -> Path | None:
             target = cache.checked(folder) / name
             return target if cache.is_whole(target) else None
     return None
+
+
+def obstacle(library: Library) -> str | None:
+    """Why the library cannot be compiled here, as far as that is known without trying; ``None`` if it was compiled."""
+    if sys.platform not in _PLATFORMS:
+        return _elsewhere(library)
+    if compiled_before(library) is None:
+        try:
+            find_compiler(os.environ)
+        except RecorderUnavailable as reason:
+            return str(reason)
+    return None
+
+
+def _elsewhere(library: Library) -> str:
+    return f"{library.title} runs on Linux and macOS, not on {sys.platform}"
 
 
 def load(library: Library) -> ctypes.PyDLL:

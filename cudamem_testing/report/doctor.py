@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudamem_testing import torch_api
+from cudamem_testing.recorders import build
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.simulated import TRIED, unavailable
+from cudamem_testing.simulated.native import LIBRARY
 
 if TYPE_CHECKING:
     from cudamem_testing.recorders.base import Recorder
@@ -43,7 +45,7 @@ def examine() -> Table:
             rows.append(("allocator", str(recorders.environment.allocator)))
             rows += [("note", note) for note in recorders.notes]
             if not torch_api.cuda_device_count():
-                rows.append(("simulated card", unavailable() or _simulated()))
+                rows.append(("simulated card", unavailable() or build.obstacle(LIBRARY) or _simulated()))
         finally:
             recorders.close()
     return Table((Column("what"), Column("state")), tuple(rows))

@@ -24,6 +24,7 @@ from cudamem_testing.recorders.build import (
     compiled,
     compiled_before,
     find_compiler,
+    obstacle,
 )
 from cudamem_testing.simulated import native
 from cudamem_testing.snapshots import native as snapshots
@@ -253,6 +254,15 @@ def test_an_existing_library_is_found_without_compiling(
     assert compiled_before() is None
     monkeypatch.setattr("sys.platform", "win32")
     assert compiled_before() is None
+    assert obstacle(CPU_RECORDER) == "the CPU recorder runs on Linux and macOS, not on win32"
+
+
+def test_an_obstacle_is_known_without_compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert obstacle(CPU_RECORDER) is None
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert obstacle(CPU_RECORDER) is None  # it was compiled before
+    monkeypatch.setenv("CUDAMEM_CACHE", str(tmp_path))
+    assert (obstacle(CPU_RECORDER) or "").startswith("no C++ compiler found (looked for $CXX (no-such-compiler))")
 
 
 DAMAGE = {

@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing import torch_api
 from cudamem_testing.__main__ import main
-from cudamem_testing.recorders import cards, cpu, host
+from cudamem_testing.recorders import build, cards, cpu, host
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.report import doctor
 from cudamem_testing.report.doctor import examine
@@ -58,12 +58,13 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RecorderUnavailable("no C++ compiler found: install one")
 
     monkeypatch.setattr(cpu, "CpuRecorder", refuse)
+    monkeypatch.setattr(build, "obstacle", lambda library: f"{library.title}: no C++ compiler found")
     assert examine().lines(header=False) == [
         "torch           2.13.0",
         f"cpu             {PARTLY}; leaks and cycles are not checked",
         "allocator       cpu",
         f"note            no C++ compiler found: install one; {ONLY}",
-        f"simulated card  {SIMULATED}",
+        "simulated card  the simulated card: no C++ compiler found",
     ]
 
 

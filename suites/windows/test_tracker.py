@@ -224,6 +224,49 @@ def test_unknown_counters_stay_unknown() -> None:
     assert window.notes == ("counts little", "fixture changed cpu by 3 B, not counted here")
 
 
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_a_counter_that_is_unknown_at_one_end_gives_no_difference(recorder: FakeRecorder, at: str) -> None:
+    counters = ("allocated", "allocations", "segments", "retries", "blocks")
+    tracker = Tracker([recorder])
+    recorder._unknown = dict.fromkeys(counters) if at == "start" else {}
+    span = tracker.open("span")
+    recorder._unknown = dict.fromkeys(counters) if at == "end" else {}
+    (window,) = tracker.close(span)
+    assert (window.retained, window.allocations, window.segments, window.retries, window.blocks) == (None,) * 5
+
+
+def test_what_only_grows_counts_from_the_start(recorder: FakeRecorder) -> None:
+    tracker = Tracker([recorder])
+    recorder._unknown = {"segments": 5, "retries": 3}  # type: ignore[dict-item]
+    span = tracker.open("span")
+    recorder._unknown = {"segments": 9, "retries": 4}  # type: ignore[dict-item]
+    (window,) = tracker.close(span)
+    assert (window.segments, window.retries) == (4, 1)
+
+
+def test_windows_without_a_change_are_shared_only_at_one_reading() -> None:
+    """A recorder returns the same reading while nothing changes, and one window for all of them is enough."""
+
+    class Same(FakeRecorder):
+        last = Counters()
+
+        def read_and_reset_peaks(self) -> Counters | None:
+            now = super().read_and_reset_peaks()
+            self.last = self.last if now == self.last else now or Counters()
+            return self.last
+
+    recorder = Same()
+    tracker = Tracker([recorder])
+    windows = []
+    for size in (5, 100, -50):
+        recorder.allocate(size)
+        tracker.read(recorder)
+        pair = [tracker.close(tracker.open("call"))[0] for _ in range(2)]
+        assert pair[0] is pair[1]
+        windows += pair[:1]
+    assert [levels(window) for window in windows] == [(5, 5, 5, 0), (105, 105, 105, 0), (55, 55, 55, 0)]
+
+
 def test_a_recorder_that_misses_something_says_why(recorder: FakeRecorder) -> None:
     recorder.incomplete = "other threads are not seen"
     tracker = Tracker([recorder])
