@@ -35,7 +35,8 @@ def library(size: int, progress: Callable[[str], None] | None = None) -> ctypes.
     """
     if size < _WORTH_A_CALL:
         return None
-    if compiled_before(LIBRARY) is None:
+    tried = loaded.cache_info().currsize > 0
+    if not tried and compiled_before(LIBRARY) is None:
         if size < _WORTH_COMPILING:
             return None
         with suppress(RecorderUnavailable):

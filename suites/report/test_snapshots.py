@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.__main__ import main
+from cudamem_testing.recorders.build import Library, RecorderUnavailable
 from cudamem_testing.report.snapshots.arguments import VERBS
 from cudamem_testing.show.progress import Progress
-from cudamem_testing.snapshots import export
+from cudamem_testing.snapshots import export, native
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
 from cudamem_testing.snapshots.replay import DROPPED
@@ -308,6 +309,24 @@ def test_progress_is_shown_of_long_work_only() -> None:
     progress.step("replaying", long=False)
     progress.at(0.5)
     assert said == ["reading a (1.0 GiB)", "reading a (1.0 GiB): 30 %"]
+
+
+def unavailable(library: Library) -> None:
+    raise RecorderUnavailable("no compiler")
+
+
+def test_a_large_file_tells_that_its_reader_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDAMEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "_WORTH_A_CALL", 1)
+    monkeypatch.setattr(native, "_WORTH_COMPILING", 1)
+    monkeypatch.setattr(native, "compiled", lambda progress, library: progress("compiling the reader"))
+    monkeypatch.setattr(native, "load", unavailable)
+    native.loaded.cache_clear()
+    assert main(["snapshot", "peak", str(TRAINING)]) == 0
+    assert capsys.readouterr().err.splitlines() == ["... compiling the reader"]
+    native.loaded.cache_clear()
 
 
 def test_reading_tells_its_progress() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from bisect import bisect_left
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -23,19 +23,36 @@ from suites import forked
 ROOT = Path(__file__).parents[2]
 #: By how much the most that is reserved may be off.
 WELL = 0.05
+#: Seconds for a run, which takes four of the processor and is among others.
+TIMEOUT = 240
 
 
-def started(out: Path, simulated: bool, settings: str = "", empty: str = "") -> subprocess.Popen[str]:
-    command = [forked.python() if simulated else sys.executable, "-m", "fixtures.whatif", str(out), "--empty", empty]
-    environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command += ["--simulated"] if simulated else []
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+class Run(NamedTuple):
+    """One to make: the file of its snapshot, its settings, and the steps after which the cache is emptied."""
+
+    out: Path
+    settings: str = ""
+    empty: tuple[int, ...] = ()
 
 
-def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+def made(runs: list[Run], simulated: bool) -> list[dict[str, Any]]:
+    """Make some runs: simulated ones in one process after each other, on a card a process for each, side by side."""
+    command = [forked.python(), "-m", "fixtures.whatif", "--simulated"]
+    parts = [runs]
+    if not simulated:
+        command, parts = [sys.executable, "-m", "fixtures.whatif"], [[run] for run in runs]
+    processes = []
+    for part in parts:
+        environment = {"PYTORCH_CUDA_ALLOC_CONF": part[0].settings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **pipes))
+    found = []
+    for process, part in zip(processes, parts, strict=True):
+        asked = (json.dumps({"out": str(run.out), "settings": run.settings, "empty": run.empty}) for run in part)
+        out, _ = process.communicate("\n".join(asked), timeout=TIMEOUT * len(part))
+        assert process.returncode == 0
+        found += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert len(found) == len(runs)
     return found
 
 
@@ -51,7 +68,7 @@ def peak_until(recording: Recording, allocations: int) -> tuple[int, bool]:
 
 def check(folder: Path, simulated: bool) -> None:
     """Ask the record of a run that ended in out of memory, then run with each setting, side by side."""
-    run = ended(started(folder / "default.pickle", simulated))
+    (run,) = made([Run(folder / "default.pickle")], simulated)
     assert run["failed"]
     recording = read_file(folder / "default.pickle")
     prepared = prepare(recording, run["allowed"])
@@ -64,14 +81,14 @@ def check(folder: Path, simulated: bool) -> None:
     done = [kinds[: prepared.positions[place]].count(Kind.ALLOC) for place in low]
     steps = [bisect_left(run["ended"], count) for count in done]
     split = next(name for name in answers if name.startswith("max_split"))
-    processes = {
-        EXPANDABLE: started(folder / "expandable.pickle", simulated, EXPANDABLE),
-        split: started(folder / "split.pickle", simulated, split),
-        "call": started(folder / "call.pickle", simulated, empty=",".join(map(str, steps))),
+    runs = {
+        EXPANDABLE: Run(folder / "expandable.pickle", EXPANDABLE),
+        split: Run(folder / "split.pickle", split),
+        "call": Run(folder / "call.pickle", empty=tuple(steps)),
     }
-    for (name, process), file in zip(processes.items(), ("expandable", "split", "call"), strict=True):
-        ended(process)
-        real, fits = peak_until(read_file(folder / f"{file}.pickle"), allocations)
+    made([*runs.values()], simulated)
+    for name, other in runs.items():
+        real, fits = peak_until(read_file(other.out), allocations)
         told = answers[name]
         off = told.peak_reserved / real - 1
         print(f"{name}: {told.peak_reserved} told, {real} reserved, {off:+.2%}, fits {told.fits} {fits}")

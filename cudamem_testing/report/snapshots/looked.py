@@ -17,6 +17,7 @@ from cudamem_testing.model.live_tables import BEFORE_RECORD, LiveTable, live_tab
 from cudamem_testing.model.sizes import format_size
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.show.progress import Progress
+from cudamem_testing.snapshots import native
 from cudamem_testing.snapshots.churn import churn
 from cudamem_testing.snapshots.curves import curve
 from cudamem_testing.snapshots.flames import Flame, flame_of, volume
@@ -79,6 +80,7 @@ class Looked:
             size = path.stat().st_size
         except OSError:  # the reader says why
             size = 0
+        native.library(size, lambda line: progress.step(line, long=True))
         progress.step(f"reading {path.name} ({format_size(size)})", long=size >= LARGE_FILE)
         return cls(path.name, read_file(path, device, progress=progress.at), progress, capacity, settings, request, of)
 
@@ -167,5 +169,5 @@ class Looked:
     @property
     def notes(self) -> tuple[str, ...]:
         """What may be missing; those of the recording itself come first."""
-        notes = () if self.peak is None else self.peak.live.notes
-        return tuple(dict.fromkeys((*self.recording.notes, *notes, *self.end.notes)))
+        live = self.end if self.peak is None else self.peak.live
+        return tuple(dict.fromkeys((*self.recording.notes, *live.notes)))

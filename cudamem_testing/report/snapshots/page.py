@@ -143,6 +143,7 @@ def _why(looked: Looked, top: int) -> Iterator[Json]:
             "prose": [0, 2],
             "rows": rows,
         }
+    if one is not None and one.obstacles:
         rows = [
             [each.size, each.blocks, one_line(each.line), words.age(each)] for each in one.obstacles[: max(top, 20)]
         ]
@@ -189,7 +190,7 @@ def _map(looked: Looked) -> Json:
     ]
     return {
         "kind": "map",
-        "title": "Segments, in the order of their addresses",
+        "title": "Segments at the end, in the order of their addresses",
         "pieces": rows,
         "lines": [*map(one_line, lines)],
     }
@@ -213,7 +214,14 @@ def _pools(looked: Looked) -> Json:
         name += f", stream {one.stream}" if one.stream is not None else ""
         share = f"{100 * one.fragmented:.0f} %" if one.free else ""
         rows.append([name, one.segments, one.reserved, one.allocated, one.free, one.split, one.largest_free, share])
-    return {"kind": "table", "title": "Pools", "heads": heads, "sizes": [2, 3, 4, 5, 6], "counts": [1, 7], "rows": rows}
+    return {
+        "kind": "table",
+        "title": "Pools at the end",
+        "heads": heads,
+        "sizes": [2, 3, 4, 5, 6],
+        "counts": [1, 7],
+        "rows": rows,
+    }
 
 
 def _segments(looked: Looked, top: int) -> Iterator[Json]:
@@ -227,6 +235,6 @@ def _segments(looked: Looked, top: int) -> Iterator[Json]:
         rows.append([f"{one.segment.address:#x}", *sizes, pool, one.segment.stream, one_line(one.line)])
     more = len(uses) - len(rows)
     note = f"{count(more, 'more segment')} not shown" if more else ""
-    title = "Segments in use with unused bytes"
+    title = "Segments in use with unused bytes, at the end"
     shown = {"heads": _SEGMENTS, "sizes": [1, 2, 3], "counts": [5], "rows": rows, "note": note}
     yield {"kind": "table", "title": title, **shown}
