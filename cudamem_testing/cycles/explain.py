@@ -27,6 +27,7 @@ from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages
 from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, UNREAD, Cycle, KeptTensor
 from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
+from cudamem_testing.model.sizes import count
 from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
 from cudamem_testing.torch_api import tensors
@@ -304,13 +305,12 @@ class _Explanation:
         paths: Mapping[int, list[int]],
         group: _Group,
     ) -> Cycle:
-        words = pieces(steps)
-        if len(chain) > 2 * ENDS:
-            words = (
-                *words[: len(words) // 2],
-                f"... {len(chain) - 2 * ENDS} more objects ...",
-                *words[len(words) // 2 :],
-            )
+        left_out = len(chain) - 2 * ENDS
+        if left_out <= 0:
+            words = pieces(steps)
+        else:  # between the two ends there is no reference
+            more = f"... {count(left_out, 'more object')} ..."
+            words = (*pieces(steps[: ENDS - 1]), more, *pieces(steps[ENDS:]))
         return Cycle(
             words,
             (),

@@ -81,7 +81,7 @@ def keeps(tensors: tuple[str, ...], number: int, size: int) -> str:
 
 
 def chain_lines(chain: tuple[str, ...]) -> list[str]:
-    """The pieces of a chain joined by arrows, on as few lines as possible."""
+    """The pieces of a chain joined by arrows, on as few lines as possible; of a long chain the first and last ones."""
     lines: list[str] = []
     for piece in chain:
         if lines and len(lines[-1]) + len(ARROW) + len(piece) <= WIDTH:
@@ -90,7 +90,8 @@ def chain_lines(chain: tuple[str, ...]) -> list[str]:
             lines.append(f"  -> {piece}" if lines else piece)
     if len(lines) > CHAIN_LINES:
         gone = len(lines) - CHAIN_LINES + 1
-        lines[CHAIN_LINES - 2 : CHAIN_LINES - 2 + gone] = [f"  ... {gone} more lines ..."]
+        left_out = next((f", {piece[4:]}" for piece in chain if piece.startswith("... ")), " ...")
+        lines[CHAIN_LINES - 2 : CHAIN_LINES - 2 + gone] = [f"  ... {gone} more lines{left_out}"]
     return lines
 
 

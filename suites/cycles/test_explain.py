@@ -303,17 +303,24 @@ def test_many_cycles_towards_one_tensor() -> None:
     assert cycles.text == "Node.__dict__['me_b'] -> Node\nkeeps 1.0 KiB in 1 tensor: b float32[256]"
 
 
-def test_a_long_cycle_is_cut() -> None:
+@pytest.mark.parametrize(("size", "more"), [(48, None), (49, 1), (5000, 4952)])
+def test_a_long_cycle_is_cut(size: int, more: int | None) -> None:
     with reference_cycles() as cycles:
-        first = last = node(big=torch.ones(256))
-        for _ in range(5000):
-            last.after = node()
-            last = last.after
-        last.after = first
+        first: list[object] = []
+        last = first
+        for _ in range(size - 1):
+            last.append([])
+            last = last[0]  # type: ignore[assignment]
+        last.append(first)
+        first.append(torch.ones(256))
         del first, last
-    lines = cycles.found[0].text.splitlines()
+    (cycle,) = cycles.found
+    middle = ("list[0]",) if more is None else ("list", f"... {more} more object{'s' if more > 1 else ''} ...")
+    assert cycle.chain == (*["list[0]"] * 23, *middle, *["list[0]"] * 24, "list")
+    lines = cycle.text.splitlines()
     assert len(lines) <= 10
     assert max(map(len, lines[:-1])) <= 104
+    assert lines[2] == ("  ... 3 more lines ..." if more is None else f"  ... 3 more lines, {middle[1][4:]}")
 
 
 def test_instances_of_a_class() -> None:
