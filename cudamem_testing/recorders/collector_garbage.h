@@ -85,12 +85,12 @@ class Garbage {
       : graph_(std::move(objects)), listed_(graph_.objects().size()), wanted_(wanted) {}
 
   // Reads what the garbage refers to. Objects that this collection did not visit, because they are of an older generation
-  // or frozen, are garbage if all counted references to them come from garbage. Returns whether it read all within some
-  // milliseconds.
-  bool read(const Stopwatch& time, double limit) {
+  // or frozen, are garbage if all counted references to them come from garbage. Returns whether it read all: some
+  // references in any case, the others within some milliseconds.
+  bool read(const Stopwatch& time, double limit, size_t few = kFewReferences) {
     size_t references = 0;
     return graph_.read_with([&](Object* object) {
-      if (!(++references & 4095) && time.passed() > limit) return 1;
+      if (!(++references & 4095) && references > few && time.passed() > limit) return 1;
       if (!is_collected(object)) return 0;
       if (link_of(object)->before & kGarbage) {
         const uint32_t place = graph_.find(object);

@@ -7,9 +7,10 @@
 
 // Garbage whose kinds are known; reading what new garbage refers to; all of it, with Python's part.
 constexpr double kForKnown = 0.8, kForReferences = 6, kNoLimit = 1e9;
-// So many objects are read at most, and of known garbage so many tensors at least: a model as large as GPT-2 has 22,000
-// objects. Of a young collection with more than `kFew` known objects, older objects that they hold are not searched for.
-constexpr size_t kMostObjects = 25'000, kFewTensors = 1'000, kFew = 3'000;
+// So many objects are read at most: a model as large as GPT-2 has 22,000 and a hundred thousand references. So many
+// references and tensors are read however long it takes, so that what is read of ordinary garbage does not depend on the
+// load of the machine. Of a young collection with more than `kFew` known objects, older objects are not searched for.
+constexpr size_t kMostObjects = 25'000, kFewReferences = 120'000, kFewOfKnown = 16'000, kFewTensors = 1'000, kFew = 3'000;
 
 class Stopwatch {
  public:

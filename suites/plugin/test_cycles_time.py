@@ -162,6 +162,8 @@ def test_what_a_collection_has_no_time_for_is_said(run_inner):
 
 
 ENDLESS = """
+    from cudamem_testing.unfinalized import refresh
+
     class Other(Node):
         pass
 
@@ -197,8 +199,8 @@ ENDLESS = """
             tensors(count, Other)
             gc.collect(0 if young else 2)
 
-    @pytest.mark.parametrize("young", [True, False])
-    def test_older(young):
+    @pytest.mark.parametrize("how", ["young", "whole", "frozen"])
+    def test_older(how):
         def made(held):
             one = Other()
             one.me, one.all, one.big, one.held = one, [[] for _ in range(4000)], torch.zeros(65536), held
@@ -206,9 +208,13 @@ ENDLESS = """
         for _ in range(2):
             held = [torch.zeros(65536)]
             gc.collect(0)
+            if how == "frozen":
+                gc.freeze()
+                refresh()
             made(held)
             del held
-            gc.collect(0 if young else 2)
+            gc.collect(0 if how == "young" else 2)
+        gc.unfreeze()
 """
 TENSORS = 10_000 * 4096
 STOPPED = f"{NOT_EXPLAINED}1 collection not read to the end, which may take 1 ms for known garbage and 10 ms for new"
@@ -228,4 +234,5 @@ def test_what_takes_too_long_is_not_read_to_the_end(run_inner):
     assert told("test_once[rings-3000-True]") == ([f"{STOPPED}{WHOLE}"], 3000 * 16384)
     for young in (True, False):
         assert told(f"test_known[{young}]") == ([f"{STOPPED}{WHOLE}"], 2 * TENSORS + 100 * 4096)
-        assert told(f"test_older[{young}]") == ([], 4 * 262144)
+    for how in ("young", "whole", "frozen"):
+        assert told(f"test_older[{how}]") == ([], 4 * 262144), "with what older objects keep"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 
+import pytest
+
 from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.objects.places import KnownPlaces
 
@@ -119,3 +121,69 @@ def test_what_the_user_holds_is_still_the_holder(run_inner):
         (Verdict.REACHABLE, "module test_it > test_in_a_list (function test_in_a_list).__defaults__[0] (list)[0]")
     ]
     assert re.search(r"held by    frame test_in_the_test \(test_it.py:\d+\) local 'steps'", inner.out)
+
+
+OWN_FRAMES = """
+    import threading
+    import pytest
+
+    def call(item):
+        function, names = item.obj, item._fixtureinfo.argnames
+        instance, arguments = getattr(item, "instance", None), {name: item.funcargs[name] for name in names}
+        function(**arguments)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(pyfuncitem):
+        if HOW == "frame":
+            return call(pyfuncitem)
+        if HOW == "thread":
+            thread = threading.Thread(target=call, args=[pyfuncitem])
+            thread.start()
+            thread.join()
+            return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(item):
+        kept = [item, getattr(item, "instance", None)]
+        done = yield
+        kept.append(getattr(item, "funcargs", None))
+        return done
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(item):
+        instance, arguments = getattr(item, "instance", None), dict(item.funcargs or {})
+        return (yield)
+"""
+IN_THEM = """
+    import pytest, torch
+
+    KEPT = []
+
+    @pytest.fixture
+    def held():
+        return torch.zeros(65536)
+
+    class TestPlain:
+        def test_attribute(self, held):
+            self.x = [held, torch.zeros(65536)]
+
+    def test_local(held):
+        x = held * 2
+
+    def test_leak(held):
+        KEPT.append(held)
+"""
+
+
+@pytest.mark.parametrize("how", ["wrapper", "frame", "thread"])
+def test_runners_with_frames_of_their_own(run_inner, how):
+    files = {"conftest.py": f"    HOW = {how!r}\n{OWN_FRAMES}", "test_it.py": IN_THEM}
+    inner = run_inner(files, "--cudamem", "--cudamem-device=cpu")
+    leaks = {
+        test.nodeid.rpartition("::")[2]: [
+            (one.bytes, one.holder) for one in test.findings if one.severity is Severity.FAIL
+        ]
+        for test in inner.run.tests
+    }
+    assert leaks == {"test_attribute": [], "test_local": [], "test_leak": [(262144, "module test_it > KEPT (list)[0]")]}
