@@ -27,7 +27,7 @@ def _state(recorder: Recorder) -> str:
 def _simulated() -> str:
     version = ".".join((torch_api.version() or "").split(".")[:2])
     text = "with --cudamem-device=simulated (docs/simulated.md)"
-    return text if version == TRIED else f"{text}; tested with torch {TRIED}, not with {version}"
+    return text if version in TRIED else f"{text}; tested with torch {', '.join(TRIED)}, not with {version}"
 
 
 def examine() -> Table:

@@ -27,8 +27,8 @@ from cudamem_testing.torch_api import cuda_build
 __all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda", "without_values"]
 
 Say = Callable[[str], None]
-#: The version of torch with which simulated cards are tested.
-TRIED = "2.13"
+#: The versions of torch with which simulated cards are tested.
+TRIED = ("2.7", "2.9", "2.11", "2.13", "2.14")
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def unavailable() -> str | None:
     if not cuda_build.has_cuda_build():
         absent = cuda_build.lacking()
         if absent:
-            return f"the internals of this torch differ ({', '.join(absent)}): simulated cards need torch 2.9 or later"
+            return f"the internals of this torch differ ({', '.join(absent)}): simulated cards need torch 2.7 or later"
         return None
     return (
         "this torch was built with CUDA, whose kernels a simulated card cannot replace: install the CPU build, in "

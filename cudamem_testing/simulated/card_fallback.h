@@ -12,7 +12,7 @@
 
 #include "card_driver.h"
 #include "card_streams.h"
-#include "card_rules.h"
+#include "card_rule_table.h"
 
 namespace cudamem {
 

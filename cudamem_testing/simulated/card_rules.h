@@ -173,6 +173,14 @@ inline void sum_up_converted(const Arguments& arguments) {
 inline void sum_up_all(const Arguments& arguments) {
   reduce(arguments, 0, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].toTensor().itemsize())));
 }
+// Without bounds they are the least and the largest value, each found by a reduction.
+inline void count_in_bins(const Arguments& arguments) {
+  if (arguments[2].toScalar().toDouble() != arguments[3].toScalar().toDouble()) return;
+  for (int bound = 0; bound < 2; ++bound) {
+    const c10::DataPtr found = allocator_of_card().allocate(arguments[0].toTensor().itemsize());
+    sum_up_all(arguments);
+  }
+}
 inline void compare_all(const Arguments& arguments) {
   passing({arguments[0].toTensor().numel(), 1});
   reduce(arguments, 0, 1);
@@ -329,115 +337,20 @@ inline void magnitudes(const Arguments& arguments) {  // of complex numbers: com
   const at::Tensor& input = arguments[0].toTensor();
   if (input.is_complex()) passing({bytes_of(input)});
 }
-inline void transform(const Arguments& arguments) {  // long transforms have a second buffer
-  constexpr int64_t kInOneKernel = 16384;
-  const at::Tensor& input = arguments[0].toTensor();
-  for (const int64_t dim : arguments[1].toIntVector()) {
-    if (input.size(dim) > kInOneKernel) {
-      passing({input.is_complex() ? bytes_of(input) : bytes_of(input) / input.size(dim) * 2 * (input.size(dim) / 2 + 1)});
-      return;
-    }
-  }
-}
-inline void factors(const Arguments&) { passing({3 * (int64_t{1} << 20)}); }  // the library's workspace
 inline void vector_product(const Arguments& arguments) {
   added_matrices(arguments);
   const at::Tensor& vector = arguments[2].toTensor();
   if (vector.dim() == 1 && vector.numel() > 1 && vector.stride(0) == 0) passing({bytes_of(vector)});
 }
 
+inline void unfold_backward(const Arguments& arguments) {  // positions along the dimension
+  passing({kIndex * arguments[1].toIntVector().at(static_cast<size_t>(arguments[2].toInt()))});
+}
+
 inline void softmax_backward(const Arguments& arguments) { passing({bytes_of(arguments[1].toTensor())}); }
 inline void log_softmax_backward(const Arguments& arguments) {
   const at::Tensor& gradient = arguments[0].toTensor();
   if (!gradient.is_contiguous()) passing({bytes_of(gradient)});
-}
-
-using Rule = void (*)(const Arguments&);
-
-inline const std::unordered_map<std::string, Rule>& rules() {
-  static const std::unordered_map<std::string, Rule> all = {
-      {"aten::mm.out", &matrices},
-      {"aten::bmm.out", &matrices},
-      {"aten::addmm.out", &added_matrices},
-      {"aten::baddbmm.out", &added_matrices},
-      {"aten::addmv.out", &vector_product},
-      {"aten::dot", &matrices},
-      {"aten::sum.IntList_out", &sum_up_converted},
-      {"aten::mean.out", &sum_up},
-      {"aten::amax.out", &sum_up},
-      {"aten::amin.out", &sum_up},
-      {"aten::max", &sum_up_all},
-      {"aten::min", &sum_up_all},
-      {"aten::max.unary_out", &sum_up_all},
-      {"aten::min.unary_out", &sum_up_all},
-      {"aten::prod", &sum_up_all},
-      {"aten::prod.int_out", &sum_up},
-      {"aten::argmax.out", &sum_up_pairs},
-      {"aten::argmin.out", &sum_up_pairs},
-      {"aten::max.dim_max", &sum_up_pairs},
-      {"aten::min.dim_min", &sum_up_pairs},
-      {"aten::std.correction", &sum_up_pairs},
-      {"aten::std.correction_out", &sum_up_pairs},
-      {"aten::var.correction", &sum_up_pairs},
-      {"aten::var.correction_out", &sum_up_pairs},
-      {"aten::var_mean.correction", &sum_up_pairs},
-      {"aten::std_mean.correction", &sum_up_pairs},
-      {"aten::linalg_vector_norm.out", &sum_up_norm},
-      {"aten::_foreach_norm.Scalar", &norms},
-      {"aten::all.all_out", &sum_up_flags},
-      {"aten::any.all_out", &sum_up_flags},
-      {"aten::all.out", &sum_up_flags},
-      {"aten::any.out", &sum_up_flags},
-      {"aten::equal", &compare_all},
-      {"aten::histc", &sum_up_all},
-      {"aten::histc.out", &sum_up_all},
-      {"aten::bincount", &sum_up_all},
-      {"aten::mse_loss.out", &sum_up_loss},
-      {"aten::smooth_l1_loss.out", &sum_up_loss},
-      {"aten::huber_loss", &sum_up_loss},
-      {"aten::huber_loss.out", &sum_up_loss},
-      {"aten::cumsum.out", &scan},
-      {"aten::cumprod.out", &scan},
-      {"aten::sort.values_stable", &sort},
-      {"aten::median", &median},
-      {"aten::nanmedian", &median},
-      {"aten::topk.values", &largest},
-      {"aten::multinomial", &draw},
-      {"aten::multinomial.out", &draw},
-      {"aten::randperm.generator_out", &shuffle},
-      {"aten::_index_put_impl_", &put_by_index},
-      {"aten::masked_scatter_", &scatter_by_mask},
-      {"aten::nonzero", &put_places},
-      {"aten::nonzero.out", &put_places},
-      {"aten::_unique2", &unique},
-      {"aten::_softmax_backward_data.out", &softmax_backward},
-      {"aten::_log_softmax_backward_data.out", &log_softmax_backward},
-      {"aten::native_layer_norm_backward", &copied_gradient},
-      {"aten::native_batch_norm", &batch_norm},
-      {"aten::native_batch_norm_backward", &batch_norm_backward},
-      {"aten::max_pool2d_with_indices_backward.grad_input", &gradient_in_order_of_input},
-      {"aten::avg_pool2d_backward.grad_input", &gradient_in_order_of_input},
-      {"aten::reflection_pad2d_backward", &copied_gradient},
-      {"aten::upsample_nearest2d_backward.grad_input", &copied_gradient},
-      {"aten::upsample_bilinear2d_backward.grad_input", &copied_gradient},
-      {"aten::upsample_bicubic2d_backward.grad_input", &copied_gradient},
-      {"aten::abs.out", &magnitudes},
-      {"aten::_fft_r2c", &transform},
-      {"aten::_fft_c2r", &transform},
-      {"aten::_fft_c2c", &transform},
-      {"aten::linalg_qr.out", &factors},
-      {"aten::_linalg_svd.U", &factors},
-  };
-  return all;
-}
-
-inline Rule rule_of(const c10::OperatorName& name) {
-  static thread_local std::unordered_map<const void*, Rule> known;
-  const auto found = known.find(&name);
-  if (found != known.end()) return found->second;
-  const std::string text = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-  const auto rule = rules().find(text);
-  return known[&name] = rule == rules().end() ? nullptr : rule->second;
 }
 
 }  // namespace cudamem

@@ -79,7 +79,7 @@ def test_torch_whose_internals_differ_is_named(tmp_path: Path, monkeypatch: pyte
     assert cuda_build.lacking(tmp_path) == expected
     monkeypatch.setattr(cuda_build, "has_cuda_build", lambda: False)
     monkeypatch.setattr(cuda_build, "lacking", lambda: expected)
-    differ = f"the internals of this torch differ ({', '.join(expected)}): simulated cards need torch 2.9 or later"
+    differ = f"the internals of this torch differ ({', '.join(expected)}): simulated cards need torch 2.7 or later"
     assert unavailable() == differ
 
 

@@ -13,6 +13,7 @@ from cudamem_testing.torch_api.operators import embedding_bag_backward_of_cpu, e
 
 Tensor = torch.Tensor
 FEW = 3072  # more indices are sorted first
+OFTEN = 20  # as often must each row occur for another kernel: recorded for 61 times and more, not for 8
 MAX = 2  # the mode of bags that keeps the largest
 
 
@@ -20,25 +21,31 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
     host = memory.host
 
-    def gradient(grad: Tensor, indices: Tensor, number: int, by_order: bool) -> Tensor:
-        """The gradient of all rows, without values; indices are sorted first, or not."""
-        width, count = grad.shape[-1], indices.numel()
-        held = None if grad.is_contiguous() else torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
+    def gradient(grad: Tensor, indices: Tensor, number: int, by_order: bool, sums: int, more: int = 0) -> Tensor:
+        """The gradient of all rows, without values; indices are sorted first, or not.
+
+        Each part of the work takes a sum of so many bytes; ``more`` is what else is taken, in bytes.
+        """
+        count = indices.numel()
+        held = [_copy(one) for one in (grad, indices) if not one.is_contiguous()]
         numbers, present = 8 * count, 8 * min(count, number)
         if by_order:
             memory.passing(indices, numbers, numbers, numbers, memory.radix_sort(count, 8, 8))
-        out = empty(grad, (number, width))
+        out = empty(grad, (number, grad.shape[-1]))
         if by_order:
             parts = count // 10 + min(count, number)
-            sizes = numbers, numbers, numbers, 8, present, present, 8, 8 * parts, 4 * parts * width
-            memory.passing(indices, *sizes)
+            memory.passing(indices, *(numbers,) * 3, 8, present, present, 8, 8 * parts, sums * parts, more)
         del held
         return out
 
     def embedding_dense_backward(
         grad: Tensor, indices: Tensor, number: int, padding: int, scale_by_frequency: bool
     ) -> Tensor:
-        out = gradient(grad, indices, number, indices.numel() > FEW or scale_by_frequency)
+        count, width = indices.numel(), grad.shape[-1]
+        often = count > OFTEN * number
+        full = 4 * number * width if often and grad.element_size() < 4 else 0  # summed up in full precision
+        more = full + (8 * count if scale_by_frequency else 0)
+        out = gradient(grad, indices, number, count > FEW or scale_by_frequency, 8 if often else 4 * width, more)
         if memory.values:
             rest = (number, padding, scale_by_frequency)
             memory.fill(out, torch.ops.aten.embedding_dense_backward(host(grad), host(indices), *rest))
@@ -87,9 +94,11 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         padding: int = -1,
     ) -> Tensor:
         if mode == MAX:
+            held = None if grad.is_contiguous() else _copy(grad)
             out = empty(grad, (number, grad.shape[1]))
+            del held
         else:
-            out = gradient(grad, indices, number, indices.numel() > 0)
+            out = gradient(grad, indices, number, indices.numel() > 0, 4 * grad.shape[1])
         if memory.values:
             given = [host(one) for one in (grad, indices, bag_of, sizes[: grad.shape[0]], most)]
             of_each = None if weights is None else host(weights)
@@ -112,3 +121,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         "_embedding_bag_forward_only": embedding_bag,
         "_embedding_bag_dense_backward": embedding_bag_backward,
     }
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Memory for a copy of a tensor that is not contiguous."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
