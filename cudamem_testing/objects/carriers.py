@@ -43,8 +43,10 @@ class Carriers:
         self._addresses = frozenset(addresses)
         self._keep: list[object] = []
         self._seen: set[int] = set()
-        self._unread: set[int] = set()
-        """Tensors without a storage; up to torch 2.9 those that only C++ keeps have none until C++ gives them out."""
+        self._unread: dict[int, bool] = {}
+        """Tensors without a storage, and whether they can be visited again: up to torch 2.9 those that only C++ keeps
+        have none until C++ gives them out.
+        """
         self._waiting: list[object] = []
         self._saved_names: dict[int, tuple[str, ...]] = {}
         # Tensors come off the stack before storage objects, so that they are a target's first objects.
@@ -73,8 +75,8 @@ class Carriers:
             if fresh:
                 self.fresh.add(id(obj))
                 self.references[id(obj)] = Original.getrefcount(obj)
-        elif fresh and id(obj) in self._unread:
-            self._unread.remove(id(obj))
+        elif fresh and self._unread.get(id(obj)):
+            self._unread[id(obj)] = False
             self.tensor_count -= 1
             self._waiting.append(obj)
 
@@ -119,7 +121,7 @@ class Carriers:
     def _carry(self, obj: object) -> None:
         found = tensors.storage(obj)
         if found is None:
-            self._unread.add(id(obj))
+            self._unread.setdefault(id(obj), True)
         elif found[1] in self._addresses:
             self.of.setdefault(found[1], []).append(obj)
 

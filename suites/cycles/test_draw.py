@@ -40,7 +40,8 @@ def test_graph_of_some_objects() -> None:
     one: Any = Node()
     one.big, one.other = torch.ones(2), [1]
     shown = object_graph([one, one.big, one.other], context=lambda obj: "line 1\nline 2" if obj is one.big else None)
-    assert [box.label for box in shown.boxes] == ["Node", "float32[2] on cpu"]
+    assert [(box.label, box.kind) for box in shown.boxes] == [("Node", ""), ("float32[2] on cpu", "tensor")]
+    assert shown.legend == (("tensor", "tensor"),)
     assert shown.arrows == (Arrow(0, 1, ".big"),)
     assert shown.notes == ("1 objects that lead to none of these are left out",)
     assert shown.boxes[1].detail == "torch.Tensor\nline 1\nline 2"
