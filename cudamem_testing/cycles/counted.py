@@ -49,14 +49,17 @@ def with_counted(
 
 
 def _counted(group: Sequence[tuple[Count, Cycle, KeptTensor]], *, names: bool) -> Cycle:
-    """One cycle for all that was counted in its place, with the names of its tensors if it has not been read here."""
+    """One cycle for all that was counted in its place, with the names of its tensors if it has not been read here.
+
+    How many there were is estimated where its kinds of blocks do not agree on it: it has become larger or smaller.
+    """
     cycle = group[0][1]
     blocks = Counter[_Kind]()
-    times = 1
+    said: list[tuple[int, int]] = []
     for count, one, shown in group:
         if not count.saved:
             alike = sum(_kind(tensor) == _kind(shown) for tensor in one.tensors) or 1
-            times = max(times, -(-count.blocks * one.count // alike))
+            said.append(divmod(count.blocks * one.count, alike))
             blocks[_kind(shown)] += count.blocks
     others = [tensor for tensor in cycle.tensors if _kind(tensor) not in blocks]
     tensors: list[KeptTensor] = []
@@ -69,7 +72,9 @@ def _counted(group: Sequence[tuple[Count, Cycle, KeptTensor]], *, names: bool) -
             blocks[_kind(tensor)] -= 1
             first.append(replace(tensor, address=0))
     rest = [KeptTensor("", "", size, device, 0, stack) for size, device, stack in blocks.elements()]
-    return replace(cycle, tensors=(*first, *rest, *tensors), count=times)
+    times = max((whole + (part > 0) for whole, part in said), default=1)
+    agreed = all(one == (times, 0) for one in said)
+    return replace(cycle, tensors=(*first, *rest, *tensors), count=times, estimated=not agreed)
 
 
 def _saved(count: Count, others: Sequence[KeptTensor], blocks: Counter[_Kind]) -> Iterator[KeptTensor]:

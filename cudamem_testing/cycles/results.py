@@ -98,7 +98,8 @@ class Cycle(InNotebook):
     where the cycle runs through C++. ``signature`` is the same for the same fault: types and labels of edges, no
     positions; ``plain`` is whether it names builtin containers alone. ``project`` is whether the project made it rather
     than a library, ``harness`` the part of the test harness in it. ``closed_by`` is the line of source that closes it.
-    ``count`` is how many such cycles were found, ``tensors`` what all of them kept.
+    ``count`` is how many such cycles were found, ``estimated`` where that follows from blocks which do not agree on it;
+    ``tensors`` is what all of them kept.
     """
 
     chain: tuple[str, ...]
@@ -112,6 +113,7 @@ class Cycle(InNotebook):
     diagram: Diagram | None = field(default=None, compare=False, repr=False)
     plain: bool = False
     origin: Origin = field(default=Origin(), compare=False, repr=False)
+    estimated: bool = False
 
     @property
     def bytes(self) -> int:
@@ -154,7 +156,8 @@ class Cycle(InNotebook):
         from cudamem_testing.model.facts import CycleKept
 
         kept = len(self.tensors), self._places()
-        return CycleKept(self.chain, self._named, *kept, self.closed_by, self.hanging, self.count)
+        closed = self.closed_by, self.hanging
+        return CycleKept(self.chain, self._named, *kept, *closed, times=self.count, estimated=self.estimated)
 
     @property
     def _named(self) -> tuple[str, ...]:
@@ -199,7 +202,12 @@ def merged(cycles: list[Cycle]) -> list[Cycle]:
         largest = max(group, key=lambda one: one.bytes / one.count)
         rest = [tensor for one in group if one is not largest for tensor in one.tensors]
         found.append(
-            replace(largest, tensors=(*largest.tensors, *rest), count=sum(one.count for one in group))
+            replace(
+                largest,
+                tensors=(*largest.tensors, *rest),
+                count=sum(one.count for one in group),
+                estimated=any(one.estimated for one in group),
+            )
             if len(group) > 1
             else largest
         )

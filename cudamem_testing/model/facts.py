@@ -179,9 +179,9 @@ class CycleKept:
     """A reference cycle and what it kept: ``tensors`` are the largest storages of ``count``, ``lines`` allocated them.
 
     ``chain`` has its objects and references and ends with the first object; ``hanging`` is the number of other cycles
-    connected to it. It was found ``times`` times; such cycles kept ``at_once`` bytes together, and ``small`` bytes of
-    other garbage were not examined. ``library`` made the cycle, if not the project; a rule that ignores it matches
-    ``pattern``.
+    connected to it. It was found ``times`` times, or about as often where that is ``estimated``; such cycles kept
+    ``at_once`` bytes together, and ``small`` bytes of other garbage were not examined. ``library`` made the cycle, if
+    not the project; a rule that ignores it matches ``pattern``.
     """
 
     chain: tuple[str, ...]
@@ -196,6 +196,7 @@ class CycleKept:
     library: str = ""
     pattern: str = ""
     small: int = 0
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def cycle_lines(fact: CycleKept, size: int) -> list[str]:
     lines += [f"closed by  {fact.closed_by}"] if fact.closed_by else []
     if fact.hanging:
         lines.append(f"{count(fact.hanging, 'more cycle')} connected to it")
-    return [*lines, f"found {fact.times} times"] if fact.times > 1 else lines
+    about = "about " if fact.estimated else ""
+    return [*lines, f"found {about}{fact.times} times"] if fact.times > 1 else lines
 
 
 def keeps(tensors: tuple[str, ...], number: int, size: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudamem_testing.cycles.counted import with_counted
-from cudamem_testing.cycles.results import UNREAD, Cycle, KeptTensor
+from cudamem_testing.cycles.results import UNREAD, Cycle, KeptTensor, merged
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.unfinalized import Count
 
@@ -41,3 +41,16 @@ def test_blocks_of_no_cycle_are_of_one_that_was_not_read() -> None:
     first, second = with_counted(found, [Count(1, 10, 1, 0, 0), Count(1, 11, 4, 1, 9), Count(2, 10, 1, 2, 1)], {})
     assert [*map(facts, first)] == [("one", 1, 10, 1), (UNREAD, 4, 54, 5)]
     assert [*map(facts, second)] == [(UNREAD, 1, 10, 1)]
+
+
+def test_how_many_there_were_is_estimated_where_kinds_of_blocks_do_not_agree() -> None:
+    found = [(1, [Cycle(("A",), (tensor(10, A, 1), tensor(4, B, 2), tensor(4, B, 3)), "one")])]
+    (_, (alike,)) = with_counted(found, [Count(2, 10, 3, 1, 1), Count(2, 4, 6, 1, 2)], {})
+    assert (alike.count, alike.estimated) == (3, False)
+    (_, (grown,)) = with_counted(found, [Count(2, 10, 3, 1, 1), Count(2, 4, 8, 1, 2)], {})
+    assert (grown.count, grown.estimated) == (4, True)
+    (_, (odd,)) = with_counted(found, [Count(2, 4, 5, 1, 2)], {})
+    assert (odd.count, odd.estimated) == (3, True)
+    assert grown.text.splitlines()[-1] == "found about 4 times"
+    (both,) = merged([alike, grown])
+    assert (both.count, both.estimated) == (7, True)
