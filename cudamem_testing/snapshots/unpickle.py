@@ -226,6 +226,8 @@ class _Machine:
         target = self.stack[-1]
         if self.runs is not None:
             check_shared(items)
+        if type(target) is Rows:  # more items for the last of these events
+            raise SharedRowError
         if type(target) is not dict or len(items) % 2:
             raise SnapshotError("the pickle is damaged: items for something that is not a dict")
         if len(target) + len(items) // 2 > _FEW_KEYS:

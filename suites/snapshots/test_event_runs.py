@@ -79,6 +79,15 @@ def test_instructions_that_no_writer_uses_are_read_alike(code, place):
     assert others == [one, one]
 
 
+def test_an_event_may_get_more_items():
+    data = pickle.dumps([event(number % 5, frames=2) for number in range(40)], 4)
+    data = data[:2] + data[11:]
+    end = data.index(b"u}\x94(", len(data) // 2) + 1
+    one, *others = alike(data[:end] + b"(NK\x07u" + data[end:])
+    assert sum(None in found for found in one) == 1
+    assert others == [one, one]
+
+
 @BY_EACH
 def test_a_value_may_refer_to_what_its_own_event_kept_before(reader):
     events = [{"action": "alloc", "text": "".join(("a", str(number)))} for number in range(300)]

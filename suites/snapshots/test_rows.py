@@ -47,7 +47,8 @@ def alike(data):
     found = []
     for read_one in (unpickle, *(partial(read_by, reader) for reader in READERS)):
         try:
-            found.append(plain(read_one(data)))
+            value = read_one(data)
+            found.append({key: plain(one) for key, one in value.items()} if isinstance(value, dict) else plain(value))
         except SnapshotError as error:
             found.append(str(error))
     return found
