@@ -26,7 +26,8 @@ WELL = 0.05
 
 
 def started(out: Path, simulated: bool, settings: str = "", empty: str = "") -> subprocess.Popen[str]:
-    command = [forked.python() if simulated else sys.executable, "-m", "fixtures.whatif", str(out), "--empty", empty]
+    python = forked.python(compiler=True) if simulated else sys.executable
+    command = [python, "-m", "fixtures.whatif", str(out), "--empty", empty]
     environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command += ["--simulated"] if simulated else []
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
