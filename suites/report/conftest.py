@@ -36,7 +36,7 @@ class Tab:
         """Load a page from the start, without the pointer, and wait for what it draws."""
         self.page.goto("about:blank")  # another fragment alone would load nothing
         self.page.mouse.move(-1, -1)
-        self.page.emulate_media(color_scheme="dark" if dark else "light")
+        self.page.emulate_media(media="screen", color_scheme="dark" if dark else "light")
         self.page.set_viewport_size(size)
         self.page.goto(url)
         self.page.wait_for_selector(wait)
