@@ -1,5 +1,5 @@
 # Everything on a fresh machine: `make tour` (the main job), `make test` (at most four minutes on two cores) and
-# `make test-all` (about eleven: then also what is marked slow, and more random examples).
+# `make test-all` (at most eight: then also what is marked slow, and more random examples).
 # Each target installs into .venv first; nothing outside it is touched.
 PYTHON ?= python3
 VENV := .venv
@@ -21,8 +21,7 @@ test: $(READY)
 	$(TOUR)
 
 test-all: test
-	HYPOTHESIS_PROFILE=all $(PYTEST) -q -n 2 --dist worksteal -m "slow or hypothesis"
-	$(TOUR) -q --cudamem-device=simulated
+	HYPOTHESIS_PROFILE=all $(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder -m "slow or hypothesis"
 
 test-full: $(READY)
 	HYPOTHESIS_PROFILE=full $(PYTEST) -q

@@ -36,13 +36,25 @@ hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-#: Suites whose tests take ten seconds or more in other processes: at the end one worker would wait for the other.
+#: Suites whose tests take five seconds or more in other processes, the longest first: at the end one worker would wait
+#: for the other. In the second part of ``make test-all`` a worker takes the next file when it has ended one.
 LONG = (
     "suites/run/test_zoo.py",
-    "suites/simulated/test_zoo.py",
-    "suites/plugin/test_large_heap.py",
-    "suites/test_spread.py",
+    "suites/test_guide.py",
     "suites/recorders/test_stress.py",
+    "suites/plugin/test_large_heap.py",
+    "suites/snapshots/test_whatif_card.py",
+    "suites/plugin/test_ranks.py",
+    "suites/plugin/test_stable_causes.py",
+    "suites/plugin/test_off.py",
+    "suites/test_readme.py",
+    "suites/simulated/test_simulated.py",
+    "suites/simulated/test_zoo.py",
+    "suites/simulated/test_plugin.py",
+    "suites/test_spread.py",
+    "suites/plugin/test_xdist_modes.py",
+    "suites/plugin/test_xdist_recorded.py",
+    "suites/recorders/test_native_process.py",
 )
 #: What the second part of ``make test-all`` runs.
 SLOW_PART = "slow or hypothesis"

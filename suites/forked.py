@@ -1,12 +1,14 @@
-"""A Python that starts with torch imported: ``python()`` is the path of a command that takes the place of one.
+"""A Python that starts with torch and the package imported: ``python()`` is a command that takes the place of one.
 
-Importing torch takes a process two to three seconds of the processor, most of what a test takes that needs a process.
-The command sends its arguments, environment and open files to a server, which imported torch and pytest once and forks;
-it ends as the forked process ends. Processes that pytest-xdist or torchrun start from there begin in the same way.
+Importing them takes a process three seconds of the processor, most of what a test takes that needs a process. The
+command sends its arguments, environment and open files to a server, which imported torch, pytest and the package once
+and forks; it ends as the forked process ends. Processes that pytest-xdist or torchrun start from there begin in the
+same way. ``python(compiler=True)`` starts with torch's compiler as well, which any optimizer of torch imports: as much
+time again, and as many objects.
 
 What an interpreter reads when it starts cannot be given to a fork: with other options than ``-u``, or other variables
 that say how Python or a library starts, the command is an ordinary interpreter. So it is where a system cannot fork. A
-test of how torch is imported, or of a process that has not imported it, names ``sys.executable`` instead.
+test of how something is imported, or of a process that has not imported it, names ``sys.executable`` instead.
 """
 
 from __future__ import annotations
@@ -28,30 +30,35 @@ TAKEN_OVER = {
     "TORCHINDUCTOR_CACHE_DIR",  # read, and set, when something is first compiled
 }
 AT_THE_START = ("PYTHON", "PYTORCH", "TORCH", "OMP_", "MKL_", "KMP_", "LD_", "MALLOC_")
+#: Modules of the package that import hypothesis or pytest-benchmark, and one that is run instead.
+OF_OTHER_PLUGINS = {"strategies", "example_bodies", "given", "benchmarks", "__main__"}
 #: As many as a system passes at once.
 MOST_FILES = 253
-_PYTHON: list[str] = []
-_SERVER: list[int] = []
+_PYTHON: dict[bool, str] = {}
+_SERVERS: list[int] = []
 
 
-def python() -> str:
+def python(*, compiler: bool = False) -> str:
     """The path of the command; the first call in a process starts its server, which ends with the process."""
-    if not _PYTHON:
+    if compiler not in _PYTHON:
         one_already = os.path.exists(os.path.join(os.path.dirname(sys.executable), "socket"))
-        _PYTHON.append(_start() if hasattr(os, "pidfd_open") and not one_already else sys.executable)
-    return _PYTHON[0]
+        forks = hasattr(os, "pidfd_open") and not one_already
+        _PYTHON[compiler] = _start("torch._dynamo" if compiler else "torch") if forks else sys.executable
+    return _PYTHON[compiler]
 
 
 def processor_time() -> float:
-    """Seconds of the server and of the processes that it forked, of which this process waits for none."""
-    if not _SERVER:
-        return 0.0
-    with open(f"/proc/{_SERVER[0]}/stat", encoding="ascii") as file:
+    """Seconds of the servers and of the processes that they forked, of which this process waits for none."""
+    return sum(map(_processor_time, _SERVERS))
+
+
+def _processor_time(process: int) -> float:
+    with open(f"/proc/{process}/stat", encoding="ascii") as file:
         ticks = file.read().rpartition(")")[2].split()[11:15]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def _start() -> str:
+def _start(module: str) -> str:
     import atexit
     import shutil
     import subprocess
@@ -64,12 +71,12 @@ def _start() -> str:
         file.write(f"#!{sys.executable} -IS\nimport runpy\n")
         file.write(f"runpy.run_path({__file__!r})['ask']({folder!r}, {sys.executable!r}, {_of_the_start(own)!r})\n")
     os.chmod(command, 0o700)
-    ended = [sys.executable, __file__, folder]
+    ended = [sys.executable, __file__, folder, module]
     server = subprocess.Popen(ended, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own)
     assert server.stdout is not None
     if server.stdout.readline() != b"ready\n":
         raise RuntimeError("the server of processes with torch did not start")
-    _SERVER.append(server.pid)
+    _SERVERS.append(server.pid)
 
     def end() -> None:
         server.communicate()  # it ends with its input
@@ -107,13 +114,32 @@ def ask(folder: str, interpreter: str, start: Mapping[str, str]) -> None:
     os._exit(status)
 
 
-def serve(folder: str) -> Callable[[], None] | None:
+def import_package() -> None:
+    """Import all of the package that imports no plugin of pytest: it must rewrite their asserts."""
+    import importlib
+    from pathlib import Path
+
+    import cudamem_testing
+
+    folder = Path(cudamem_testing.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        names = file.relative_to(folder.parent).with_suffix("").parts
+        if not OF_OTHER_PLUGINS & {*names}:
+            importlib.import_module(".".join(names).removesuffix(".__init__"))
+
+
+def serve(folder: str, module: str) -> Callable[[], None] | None:
     """Fork for each request until the input ends; returns in the forked processes, with what they run."""
     own_path = sys.path[1:]
+    import importlib
+
     import execnet  # noqa: F401
     import pytest  # noqa: F401 - no plugin of it, whose asserts could not be rewritten any more
-    import torch  # noqa: F401
 
+    importlib.import_module(module)
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    import_package()
+    del sys.path[0]
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.path.join(folder, "socket"))
     listener.listen(64)
@@ -222,5 +248,5 @@ def _run(request: dict[str, Any], files: Sequence[int], executable: str, path: S
 
 
 if __name__ == "__main__":
-    if (begun := serve(sys.argv[1])) is not None:
+    if (begun := serve(*sys.argv[1:])) is not None:
         begun()

@@ -18,7 +18,6 @@ import contextlib
 import difflib
 import importlib
 import os
-import pkgutil
 import re
 import runpy
 import shlex
@@ -29,7 +28,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import cudamem_testing
+from suites import forked
+from suites.heap import set_aside
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -211,9 +211,7 @@ def pages(names: Sequence[str] = ()) -> list[Path]:
 
 def import_what_commands_need(compiler: bool) -> None:
     """Import the package and, for optimizers, torch's compiler: else many children would each import them."""
-    for module in pkgutil.walk_packages(cudamem_testing.__path__, "cudamem_testing."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    forked.import_package()
     if compiler:
         importlib.import_module("torch._dynamo")
 
@@ -228,7 +226,8 @@ def main(arguments: Sequence[str]) -> int:
     import_what_commands_need(compiler=len(chosen) > 1)
     for file in chosen:
         text = file.read_text(encoding="utf-8")
-        now = played(text)
+        with set_aside():  # a child would copy all these objects as it collects garbage
+            now = played(text)
         if now == text:
             continue
         stale += 1

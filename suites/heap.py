@@ -7,6 +7,8 @@ neither walks nor lists them, and frees none of their garbage meanwhile. The plu
 a collector that has frozen nothing; it does see what the run inside freezes.
 
 A holder among the older objects (the module ``sys``, say) is not found: a test of such a holder needs the whole heap.
+
+``-p suites.heap`` sets aside what was imported before a run in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import gc
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -38,6 +40,16 @@ def set_aside() -> Iterator[None]:
             gc.collect()
         finally:
             gc.unfreeze()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """As a plugin: set aside torch and everything else, but not in a process that only hands out tests to workers."""
+    if config.getoption("dist", "no") == "no":
+        import torch  # noqa: F401
+
+        aside = ExitStack()
+        aside.enter_context(set_aside())
+        config.add_cleanup(aside.close)
 
 
 def _collector() -> types.ModuleType:

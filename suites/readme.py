@@ -73,7 +73,8 @@ def leak() -> str:
 
 def tour() -> str:
     """The summary of the tour."""
-    command = [forked.python(), "-m", "pytest", "suites/tour", "--cudamem", "-p", "no:randomly", "--cudamem-device=cpu"]
+    command = [forked.python(compiler=True), "-m", "pytest", "suites/tour", "--cudamem", "-p", "no:randomly"]
+    command += ["-p", "suites.heap", "--cudamem-device=cpu"]
     lines = _output(command, ROOT)
     text = _between(lines, "= cudamem summary", "measured ")
     return text + "".join(f"{line}\n" for line in lines if line.startswith("NOT CHECKED"))

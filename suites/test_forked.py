@@ -1,4 +1,4 @@
-"""Processes that begin with torch imported: they end, answer and are counted as those of an interpreter are."""
+"""Processes that begin with torch and the package imported: they end, answer and are counted as others are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_fork_begins_and_ends_as_an_interpreter_does(tmp_path: Path) -> None:
     ]
     told = [json.loads(one.stdout) for one in found]
     assert told == [
-        [there, False, ["-c", "a", "-b"], str(tmp_path), ["", str(tmp_path)], "y"] for there in (True, False)
+        [there, there, ["-c", "a", "-b"], str(tmp_path), ["", str(tmp_path)], "y"] for there in (True, False)
     ]
     assert [(one.returncode, one.stderr) for one in found] == [(1, "wrong\n")] * 2
 
@@ -70,6 +70,12 @@ def test_a_script_runs_with_its_folder_and_open_files(tmp_path: Path) -> None:
     os.close(writes)
     assert (done.stdout, os.read(reads, 10)) == ("__main__\n", b"told")
     os.close(reads)
+
+
+def test_plugins_of_pytest_are_left_to_it() -> None:
+    """Only pytest itself is there: imported before it runs, a plugin would be one whose asserts it cannot rewrite."""
+    code = "import sys; print({'pytest', 'hypothesis', 'pytest_benchmark', 'xdist'} & {*sys.modules})"
+    assert run("-c", code).stdout == "{'pytest'}\n"
 
 
 def test_what_only_a_new_process_reads_has_a_new_process() -> None:

@@ -53,7 +53,7 @@ python one.py
 def checked(*names: str) -> str:
     """How pages differ from what is printed."""
     environ = {**os.environ, "PYTHONPATH": str(guide.ROOT)}
-    command = [forked.python(), "-m", "suites.guide", "--check", *names]
+    command = [forked.python(compiler=True), "-m", "suites.guide", "--check", *names]
     done = subprocess.run(command, cwd=guide.ROOT, env=environ, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 

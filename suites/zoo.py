@@ -1,7 +1,7 @@
 """``python -m suites.zoo``: run the zoo, compare every verdict with what it must be, and write docs/verdicts.md.
 
-Each module of the zoo runs in a separate process, so that its cases leave nothing behind; ``--together`` starts as few
-as there are sets of options.
+Each module of the zoo runs in a separate process, so that its cases leave nothing behind. ``--together`` starts as few
+as there are sets of options, and searches a small heap (see ``suites.heap``).
 """
 
 from __future__ import annotations
@@ -67,6 +67,22 @@ from fixtures import zoo
 def pytest_sessionfinish():
     zoo.end()
 """
+SMALL_HEAP = """
+from contextlib import ExitStack
+
+import torch
+from suites.heap import set_aside
+
+aside = ExitStack()
+aside.enter_context(set_aside())
+
+
+def pytest_runtest_setup(item):
+    if item.path.name.startswith("test_whole_"):
+        aside.close()
+"""
+#: Cases whose memory is held by an object that is older than their module: of a library, or of pytest.
+WHOLE_HEAP = {"G21", "K4", "M4", "P24", "T15"}
 
 
 @dataclass(frozen=True)
@@ -83,13 +99,16 @@ def runs_here(case: Case) -> bool:
     return case.needs == "cpu" or case.needs == ("cuda" if DEVICE.startswith("cuda") else "cpu only")
 
 
-def run_modules(*names: str) -> list[Outcome]:
-    """Run the cases of some modules and their controls; cases with other options in another process."""
+def run_modules(*names: str, small_heap: bool = False) -> list[Outcome]:
+    """Run the cases of some modules and their controls; cases with other options in another process.
+
+    With a ``small_heap``, what was imported before the cases is set aside, unless a case needs it.
+    """
     outcomes: list[Outcome] = []
     wanted = sorted((one for name in names for one in cases(name) if runs_here(one)), key=lambda case: case.options)
     for options, some in groupby(wanted, key=lambda case: case.options):
         chosen = [*some]
-        record, text = _run(chosen, options)
+        record, text = _run(chosen, options, small_heap=small_heap)
         outcomes += [outcome(case, record, text) for case in chosen]
     return outcomes
 
@@ -184,20 +203,28 @@ def holds(wanted: str, found: str) -> bool:
     return re.search(re.escape(wanted).replace(r"\*", r"\d+"), found) is not None
 
 
-def repeat_modules(names: Iterable[str], times: int, *options: str) -> tuple[RunRecord, str]:
-    """The result of a run with several copies of each case of some modules: later ones use known places."""
-    wanted = (case for name in names for case in cases(name) if runs_here(case))
-    return _run([case for case in wanted if not case.options and not _concerns_baselines(case)], options, times=times)
+def repeat_modules(names: Iterable[str], times: int, *options: str) -> tuple[list[Outcome], RunRecord, str]:
+    """Run several copies of each case of some modules, of which later ones use known places, on a small heap.
+
+    Returns the outcomes of the first copies, the record of all, and what was printed.
+    """
+    wanted = [case for name in names for case in cases(name) if runs_here(case)]
+    chosen = [case for case in wanted if not case.options and not _concerns_baselines(case)]
+    record, text = _run(chosen, options, times=times, small_heap=True)
+    return [outcome(case, record, text) for case in chosen], record, text
 
 
-def _run(chosen: Sequence[Case], options: Iterable[str], *, times: int = 1) -> tuple[RunRecord, str]:
-    modules = {
-        name: [*some] for name, some in groupby(chosen, key=lambda case: case.body.__module__.rpartition(".")[2])
-    }
+def _run(
+    chosen: Sequence[Case], options: Iterable[str], *, times: int = 1, small_heap: bool = False
+) -> tuple[RunRecord, str]:
+    whole = WHOLE_HEAP if small_heap else ()
+    modules: dict[str, list[Case]] = {}
+    for one in sorted(chosen, key=lambda case: case.key in whole):  # these last: they end the small heap
+        modules.setdefault(("whole_" if one.key in whole else "") + _module_of(one), []).append(one)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder).resolve()
         (path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-        (path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+        (path / "conftest.py").write_text(CONFTEST + (SMALL_HEAP if small_heap else ""), encoding="utf-8")
         report = path / "report.json"
         arguments = [
             "--cudamem",
@@ -206,7 +233,8 @@ def _run(chosen: Sequence[Case], options: Iterable[str], *, times: int = 1) -> t
             "--cudamem-ignore-below=0",
         ]
         arguments += options
-        command = [forked.python(), "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
+        python = forked.python(compiler=small_heap)  # which some cases import
+        command = [python, "-m", "pytest", "-q", "-p", "cudamem", "-p", "no:cacheprovider", *arguments]
         packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
         environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a module is written twice
@@ -230,7 +258,7 @@ def _module_of(case: Case) -> str:
 
 def _module(module: str, chosen: Sequence[Case], *, before: bool = False, times: int = 1) -> str:
     """The test module of some cases and their controls; ``before``: the controls in place of the cases."""
-    lines = [f"from fixtures.zoo import {module} as zoo"]
+    lines = [f"from fixtures.zoo import {module.removeprefix('whole_')} as zoo"]
     for case in chosen:
         bodies = [case.body, *case.controls]
         if before and _concerns_baselines(case):
@@ -338,11 +366,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(prog="python -m suites.zoo", description=__doc__)
     parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)} (all, and on the CPU write the page)")
-    parser.add_argument("--together", action="store_true", help="modules share processes: takes half the time")
+    parser.add_argument("--together", action="store_true", help="modules share processes, and set older objects aside")
     given = parser.parse_args(arguments)
     chosen, every = given.modules, cases()
     if given.together:
-        outcomes = run_modules(*(chosen or MODULES))
+        outcomes = run_modules(*(chosen or MODULES), small_heap=True)
     else:
         with ThreadPoolExecutor(max_workers=2) as pool:
             outcomes = [one for some in pool.map(run_modules, chosen or MODULES) for one in some]

@@ -169,16 +169,20 @@ def run_outer(
     python: Sequence[str] = (),
     report: bool = True,
     new: bool = False,
+    whole_heap: bool = False,
+    compiler: bool = False,
     timeout: float = 120,
 ) -> Inner:
     """Run pytest in a process of its own with our plugin and the named ones; the record comes from its JSON report.
 
-    Torch is imported there already, unless the process is to be ``new``.
+    Torch is imported there already, unless the process is to be ``new``, and set aside, unless searches need the
+    ``whole_heap``. With the ``compiler``, that is imported there too.
     """
     write(pytester, files)
     path = pytester.path / "report.json"
-    loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
-    command = [sys.executable if new else forked.python(), *python, "-m", "pytest", *loaded, *args]
+    aside = [] if new or whole_heap else ["suites.heap"]
+    loaded = [piece for name in ("cudamem", *aside, *plugins) for piece in ("-p", name)]
+    command = [sys.executable if new else forked.python(compiler=compiler), *python, "-m", "pytest", *loaded, *args]
     command += [f"--cudamem-json={path}"] if report else []
     path_list = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     environ = {

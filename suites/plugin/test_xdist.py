@@ -122,7 +122,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Inner:
     return run_in_a_process(place, FILES, *FLAGS, "-n2", "--dist=loadgroup", plugins=["xdist.plugin"], new=True)
 
 
-@pytest.mark.slow
 def test_a_group_is_no_part_of_an_owner(ran: Inner) -> None:
     assert ran.test("test_leaves").outcome == "error"
     assert [entry.owner for entry in ran.run.ledger if entry.bytes == 256 * KIB] == [

@@ -6,7 +6,8 @@
 // their code ends. Another thread keeps the GIL and takes that mutex. Threads of C++ allocate and free for others. The
 // main thread calls all that Python calls, and forks. Every stack that is read must name the code that was there.
 //
-// Usage: stress SECONDS. Ends with 0 and one line of counts, or says what is wrong.
+// Usage: stress SECONDS. Runs so long, on a busy machine until it has seen everything once, and ends with 0 and one line
+// of counts, or says what is wrong.
 #include "../../cudamem_testing/recorders/cpu_recorder.cpp"
 
 #include <sys/wait.h>
@@ -203,14 +204,20 @@ int main(int, char** arguments) {
   for (int i = 4; i < 6; ++i) threads.emplace_back(cpp_thread, i);
   threads.emplace_back(looking_thread);
 
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1000 * std::atoi(arguments[1]));
+  const auto begun = std::chrono::steady_clock::now();
+  const auto least = std::chrono::seconds(std::atoi(arguments[1])), most = least + std::chrono::seconds(60);
   std::mt19937 random(99);
   std::vector<Block> blocks(100'000);
   std::vector<Event> events(5000);
   std::vector<uint32_t> owners{0};
   const int observer = cudamem_acquire_slot();
   int rounds = 0, children = 0;
-  for (; std::chrono::steady_clock::now() < end; ++rounds) {
+  const auto is_over = [&] {
+    const auto lasted = std::chrono::steady_clock::now() - begun;
+    const bool saw_all = allocations && refused && stacks_read && (children || !kForks);
+    return lasted >= (saw_all ? least : most);
+  };
+  for (; !is_over(); ++rounds) {
     Reading reading;
     OwnerTotals totals;
     Refusal refusal;

@@ -30,6 +30,7 @@ from cudamem_testing.simulated import native
 from cudamem_testing.snapshots import native as snapshots
 from cudamem_testing.snapshots.whatif import model
 from cudamem_testing.torch_api.headers import cxx_standard
+from suites import forked
 
 LIBRARIES = (
     CPU_RECORDER,
@@ -179,9 +180,10 @@ def test_starting_together_compiles_once(cache: Path, tmp_path: Path, monkeypatc
 def test_processes_that_start_together_compile_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = f'echo run >> {tmp_path}/log; sleep 4; echo library > "$out"'
+    body = f'echo run >> {tmp_path}/log; sleep 1; echo library > "$out"'
     use_compiler(monkeypatch, fake_compiler(tmp_path, body))
-    command = [sys.executable, "-c", "from cudamem_testing.recorders.build import compiled; print(compiled())"]
+    code = "from cudamem_testing.recorders.build import compiled; print(compiled())"
+    command = [forked.python(), "-c", code]  # they start within a tenth of a second
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {process.communicate(timeout=120)[0] for process in running}
     assert len(paths) == 1

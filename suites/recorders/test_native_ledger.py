@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_records import ALLOCATED, BlockRecord, OwnerTotals, Trace
 from suites.recorders.in_place import in_place
@@ -76,8 +77,8 @@ def sizes(blocks: list[BlockRecord]) -> dict[int, int]:
 
 @contextmanager
 def recording(*, stacks: bool = False, events: bool = False) -> Iterator[NativeRecorder]:
-    """The recorder with an empty ring."""
-    with in_place() as native:
+    """The recorder with an empty ring. No collection frees a tensor of another test meanwhile."""
+    with CollectorPaused(), in_place() as native:
         native.restart_events(4096)
         native.set_recording(stacks=stacks, events=events)
         yield native

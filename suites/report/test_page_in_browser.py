@@ -5,8 +5,6 @@ Needs Chromium (``CHROMIUM`` names it, else it is looked for) and the packages o
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from cudamem_testing.model.records import Environment, RunRecord
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 from cudamem_testing.show.lifetimes import Bar, Lifetimes, OperatorStep
+from suites.report.conftest import CHROMIUM, DESK, PHONE, Tab
 from suites.report.pages import (
     HOSTILE,
     LONG,
@@ -31,24 +30,10 @@ from suites.report.pages import (
     run_text,
 )
 
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: set CHROMIUM, or install Debian's chromium"),
 ]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-PHONE = {"width": 390, "height": 800}
-DESK = {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    # Not at the top: its 40,000 objects would slow down each search of the other suites.
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (extra browser)")
-    with playwright.sync_playwright() as made:
-        started = made.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--disable-component-update"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +63,8 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def opened(browser: Any, files: Path) -> Iterator[Open]:
+def opened(tab: Tab, files: Path) -> Iterator[Open]:
     """Open a page: ``opened("#test=...")``. It must say nothing on the console, and ask for nothing."""
-    contexts, said = [], []
 
     def open_(
         fragment: str = "",
@@ -89,21 +73,11 @@ def opened(browser: Any, files: Path) -> Iterator[Open]:
         size: dict[str, int] = DESK,
         wait: str = "main > div",
     ) -> Any:
-        context = browser.new_context(offline=True, color_scheme="dark" if dark else "light", viewport=size)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: said.append(request.url) if not request.url.startswith("file:") else None)
-        page.goto(f"file://{files / file}{fragment}")
-        page.wait_for_selector(wait)
-        page.wait_for_timeout(60)  # charts are drawn once their width is known
-        return page
+        return tab.show(f"file://{files / file}{fragment}", size, dark, wait)
 
+    tab.said.clear()
     yield open_
-    for context in contexts:
-        context.close()
-    assert said == []
+    assert tab.said == []
 
 
 def names(page: Any) -> list[str]:

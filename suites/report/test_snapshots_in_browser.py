@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cudamem_testing.__main__ import main
+from suites.report.conftest import CHROMIUM, DESK, PHONE, Tab
 from suites.report.pages import HOSTILE
-from suites.report.test_page_in_browser import CHROMIUM, DESK, FLAGS, PHONE
 from suites.snapshots.allocator import MIB, Allocator
 
 RECORDINGS = Path(__file__).parents[2] / "fixtures/recordings"
@@ -19,15 +18,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: set CHROMIUM, or install Debian's chromium"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (extra browser)")
-    with playwright.sync_playwright() as made:
-        started = made.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--disable-component-update"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -48,43 +38,32 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(browser: Any, file: Path, size: dict[str, int] = DESK, dark: bool = False) -> tuple[Any, list[str]]:
-    said: list[str] = []
-    context = browser.new_context(offline=True, color_scheme="dark" if dark else "light", viewport=size)
-    page = context.new_page()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url) if not request.url.startswith("file:") else None)
-    page.goto(f"file://{file}")
-    page.wait_for_selector("main > div")
-    page.wait_for_timeout(60)
-    return page, said
+def opened(tab: Tab, file: Path, size: dict[str, int] = DESK, dark: bool = False) -> Any:
+    tab.said.clear()
+    return tab.show(f"file://{file}", size, dark, "main > div")
 
 
 @pytest.mark.parametrize(("size", "dark"), [(DESK, False), (PHONE, True)], ids=["desk", "phone, dark"])
-def test_no_page_has_an_error_or_a_violation(browser: Any, files: Path, size: dict[str, int], dark: bool) -> None:
+def test_no_page_has_an_error_or_a_violation(tab: Tab, files: Path, size: dict[str, int], dark: bool) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the package axe-playwright-python")
     checker = axe.Axe()
     for file in sorted(files.glob("*.html")):
-        page, said = opened(browser, file, size, dark)
+        page = opened(tab, file, size, dark)
         found = checker.run(page)
         assert [one["id"] for one in found.response["violations"]] == [], (file.name, found.generate_report())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), file.name
-        assert said == [], file.name
-        page.context.close()
+        assert tab.said == [], file.name
 
 
-def test_the_map_tells_what_the_pointer_is_on(browser: Any, files: Path) -> None:
-    page, _ = opened(browser, files / "why.html")
+def test_the_map_tells_what_the_pointer_is_on(tab: Tab, files: Path) -> None:
+    page = opened(tab, files / "why.html")
     told = page.locator(".flame .told").first
     assert told.inner_text() == "478.0 MiB in 25 segments, of which 232.0 MiB lie unused beside live blocks"
     page.locator(".map .piece").first.hover()
     assert told.inner_text().startswith("16.0 MiB programs.py:202 in out_of_memory in segment 1 of 25: 16.0 MiB of")
-    page.context.close()
 
 
-def test_hostile_names_are_text(browser: Any, files: Path) -> None:
-    page, said = opened(browser, files / "hostile.html")
+def test_hostile_names_are_text(tab: Tab, files: Path) -> None:
+    page = opened(tab, files / "hostile.html")
     assert page.title() == "Memory snapshot"
-    assert said == []
-    page.context.close()
+    assert tab.said == []

@@ -32,7 +32,7 @@ def test_program(seed, kind):
 def test_clean_programs(pytester: pytest.Pytester, number: int) -> None:
     """In a process of its own: the compiler, which some programs import, cannot be imported twice in one."""
     source = TESTS.format(first=SEEDS * number, last=SEEDS * (number + 1))
-    inner = run_outer(pytester, source, "--cudamem", "-q", "--cudamem-ignore-below=0")
+    inner = run_outer(pytester, source, "--cudamem", "-q", "--cudamem-ignore-below=0", compiler=True)
     assert len(inner.run.tests) == 2 * SEEDS
     wrong = [
         f"{test.nodeid}: {text(finding)}"

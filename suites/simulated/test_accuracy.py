@@ -55,6 +55,8 @@ def test_what_is_written_of_operators_is_what_they_take() -> None:
         "import gc, json; from fixtures.simulated import operators as o; gc.freeze()\n"  # collections are short then
         "print(json.dumps(o.by_operator(o.compare())))"
     )
-    done = subprocess.run([forked.python(), "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(
+        [forked.python(compiler=True), "-c", code], capture_output=True, text=True, check=False, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert [Operator(*row) for row in json.loads(done.stdout)] == read()

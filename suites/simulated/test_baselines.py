@@ -17,7 +17,19 @@ from suites.plugin.test_on_card import HINT, LOST, TOLD
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_lost_no_grad_has_a_hint(pytester: pytest.Pytester) -> None:
-    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [
+        forked.python(),
+        "-m",
+        "pytest",
+        "-p",
+        "cudamem",
+        "-p",
+        "suites.heap",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+    ]
     options = ["--cudamem", "--cudamem-device=simulated:24GiB", "--rootdir", str(pytester.path)]
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
 

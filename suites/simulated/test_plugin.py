@@ -180,12 +180,12 @@ null]}}
 def test_what_is_checked_on_a_card_is_checked(tmp_path: Path) -> None:
     file, report = tmp_path / "test_it.py", tmp_path / "report.json"
     file.write_text(TESTS)
-    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", str(file)]
+    command = [forked.python(compiler=True), "-m", "pytest", "-p", "cudamem", "-p", "suites.heap", str(file)]
     beside = tmp_path / "__cudamem__" / "test_it.json"
     beside.parent.mkdir()
     beside.write_text(REAL)
     options = ["--cudamem", "--cudamem-device=simulated:h100", f"--cudamem-json={report}", "--rootdir", str(tmp_path)]
-    options += ["--cudamem-baseline=simulated", "-rs"]
+    options += ["--cudamem-baseline=simulated", "-rs", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTEST_ADDOPTS": "-p no:randomly"}
     command += options
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)

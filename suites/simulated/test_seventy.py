@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+
+from suites import forked
 
 
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_step_of_70_billion_parameters() -> None:
-    command = [sys.executable, "-m", "fixtures.simulated.seventy"]
+    command = [forked.python(compiler=True), "-m", "fixtures.simulated.seventy"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.splitlines() == [
         "h100: does not fit: CUDA out of memory. Tried to allocate 128.00 MiB",

@@ -15,7 +15,7 @@ from suites.simulated.values import MODULES
 
 def run(module: str, *arguments: str) -> dict[str, Any]:
     """What a module of these suites prints as JSON."""
-    command = [forked.python(), "-m", f"suites.simulated.{module}", *arguments]
+    command = [forked.python(compiler=True), "-m", f"suites.simulated.{module}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -77,7 +77,7 @@ def found(record: RunRecord, name: str) -> list[Finding]:
 def test_leaks_are_found_by_the_counter_and_among_objects(tmp_path: Path) -> None:
     (tmp_path / "other_allocator.py").write_text(OTHER)
     (tmp_path / "test_it.py").write_text(TESTS)
-    loaded = ["-p", "cudamem", "-p", "other_allocator", "-p", "no:cacheprovider"]
+    loaded = ["-p", "cudamem", "-p", "suites.heap", "-p", "other_allocator", "-p", "no:cacheprovider"]
     flags = ["--cudamem", "--cudamem-device=simulated", "--cudamem-json=report.json"]
     paths = os.pathsep.join(filter(None, (str(tmp_path), *sys.path)))
     done = subprocess.run(

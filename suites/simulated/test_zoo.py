@@ -15,7 +15,7 @@ MODULES = ("leaks", "leaks_functions", "leaks_modules", "cycles", "recovery")
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_verdicts_are_those_of_a_card() -> None:
-    command = [forked.python(), "-m", "suites.zoo", "--together", *MODULES]
+    command = [forked.python(compiler=True), "-m", "suites.zoo", "--together", *MODULES]
     environment = {**os.environ, "CUDAMEM_ZOO_DEVICE": "simulated"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

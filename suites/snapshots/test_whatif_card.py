@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 def made(runs: list[Run], simulated: bool) -> list[dict[str, Any]]:
     """Make some runs: simulated ones in one process after each other, on a card a process for each, side by side."""
-    command = [forked.python(), "-m", "fixtures.whatif", "--simulated"]
+    command = [forked.python(compiler=True), "-m", "fixtures.whatif", "--simulated"]
     parts = [runs]
     if not simulated:
         command, parts = [sys.executable, "-m", "fixtures.whatif"], [[run] for run in runs]
