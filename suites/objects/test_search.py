@@ -371,7 +371,7 @@ def test_chains_from_a_module(results: list[HolderResult], number: int) -> None:
     assert result.complete
 
 
-def test_tensors_without_storages_that_hold_each_other_are_visited_once() -> None:
+def test_tensors_without_storages_are_visited_once() -> None:
     one, other = (torch.ones(2, device="meta", requires_grad=True) for _ in "ab")
     one.grad, other.grad = other, one
     kept = torch.ones(5)

@@ -154,7 +154,7 @@ def test_what_depends_on_the_start_is_unknown() -> None:
     assert line.endswith("whether the request fits depends on where the live blocks of before lie")
 
 
-def test_a_model_that_differs_from_the_record_recommends_nothing() -> None:
+def test_a_model_that_differs_recommends_nothing() -> None:
     asked = what_if(cut("collecting", 200))
     assert asked.off > 0.4
     assert any(one.at_most < asked.model for one in asked.answers)
@@ -245,7 +245,7 @@ def test_why_a_request_did_not_fit() -> None:
     assert lines[-1].split()[:5] == ["32.0", "MiB", "2", "blocks", "project/layer2.py:2"]
 
 
-def test_ranges_that_the_limit_of_splits_leaves_to_larger_requests() -> None:
+def test_ranges_left_to_larger_requests() -> None:
     """A free block of 100 MiB serves no request of 30 MiB under a limit of 64 MiB, one of 40 MiB would."""
     allocator, blocks = held([100, 50, 40], max_split_size=64 * MIB)
     allocator.free(blocks[0])

@@ -225,7 +225,7 @@ def test_unknown_counters_stay_unknown() -> None:
 
 
 @pytest.mark.parametrize("at", ["start", "end"])
-def test_a_counter_that_is_unknown_at_one_end_gives_no_difference(recorder: FakeRecorder, at: str) -> None:
+def test_an_unknown_counter_gives_no_difference(recorder: FakeRecorder, at: str) -> None:
     counters = ("allocated", "allocations", "segments", "retries", "blocks")
     tracker = Tracker([recorder])
     recorder._unknown = dict.fromkeys(counters) if at == "start" else {}
@@ -244,7 +244,7 @@ def test_what_only_grows_counts_from_the_start(recorder: FakeRecorder) -> None:
     assert (window.segments, window.retries) == (4, 1)
 
 
-def test_windows_without_a_change_are_shared_only_at_one_reading() -> None:
+def test_unchanged_windows_are_shared_at_one_reading() -> None:
     """A recorder returns the same reading while nothing changes, and one window for all of them is enough."""
 
     class Same(FakeRecorder):
