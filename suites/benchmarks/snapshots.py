@@ -33,7 +33,7 @@ EVENTS = 1_000_000
 PEAK_LIMIT, DIFF_LIMIT = 3.0, 6.0
 #: Seconds and KiB for a file of 1 GB.
 FILE_LIMIT, MEMORY_LIMIT = 60.0, 4 * 2**20
-#: How many times longer each further event may take between two larger sizes than between the two smallest.
+#: How many times longer each further event may take between the two largest sizes than from the least to the third.
 GROWTH = 1.5
 GIGABYTE_EVENTS = 6_000_000
 TORCH = {
@@ -114,8 +114,9 @@ def sizes(folder: Path, events: int) -> None:
         steps = zip(pairwise(found), pairwise(numbers), strict=True)
         each = [1e6 * (after - before) / (more - few) for (before, after), (few, more) in steps]
         print(f"{verb}: {', then '.join(f'{one:.2f} us' for one in each)} for each further event")
-        if max(each) > GROWTH * each[0]:
-            _broken.append(f"{verb}: {max(each):.2f} us for each further event of many, {each[0]:.2f} us of few")
+        few, many = 1e6 * (found[2] - found[0]) / (numbers[2] - numbers[0]), each[-1]
+        if many > GROWTH * few:
+            _broken.append(f"{verb}: {many:.2f} us for each further event of many, {few:.2f} us of few")
 
 
 def large(folder: Path) -> None:
