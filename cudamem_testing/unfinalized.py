@@ -26,7 +26,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from gc import callbacks, collect, get_count, get_freeze_count, get_referents, get_stats
+from gc import callbacks, collect, get_count, get_referents, get_stats
 from threading import main_thread
 from typing import Any, NamedTuple
 
@@ -261,7 +261,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     for name in ("counted", "unshown"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_uint64
     # From Python 3.14 on a collection examines parts of a generation.
-    counts = (get_count, get_freeze_count) if sys.version_info < (3, 14) else ()
+    counts = get_count if sys.version_info < (3, 14) else None
     arguments: tuple[Any, ...] = (_Mark, _watches, callbacks, get_stats, counts, collect, _interrupted, genuine)
     if library.cudamem_collector_begin(*arguments, _makes_dictionaries()) < 0:
         raise CollectorUnreadableError(UNREADABLE)

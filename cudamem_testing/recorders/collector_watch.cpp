@@ -44,7 +44,7 @@ struct Callable {
 };
 
 struct State {
-  Object *mark_class, *watches, *wanted, *callbacks, *get_stats, *get_counts, *failure, *genuine;
+  Object *mark_class, *watches, *wanted, *callbacks, *get_stats, *get_count, *failure, *genuine;
   Object* number;                             // the key for the number of collections in the result of `get_stats`
   int64_t told;                               // what `collections` returned last
   unsigned long main_thread;
@@ -404,17 +404,14 @@ bool look(Garbage& garbage) {
   return looks;
 }
 
-// Whether a collection examines all objects: none is frozen, and the collector counts a collection of younger generations
-// in the next older one.
+// Whether a collection examines all generations: the collector counts one of a younger generation in the next older one.
+// (Frozen objects are not counted: asking how many there are walks over all of them.)
 bool is_whole() {
-  if (PyTuple_Size(state.get_counts) != 2) return false;
-  Object* const counts = PyObject_CallNoArgs(PyTuple_GetItem(state.get_counts, 0));
-  Object* const frozen = PyObject_CallNoArgs(PyTuple_GetItem(state.get_counts, 1));
-  bool found = counts && frozen && PyTuple_Size(counts) == 3 && PyLong_AsLong(frozen) == 0;
+  if (state.get_count == &_Py_NoneStruct) return false;
+  Object* const counts = PyObject_CallNoArgs(state.get_count);
+  bool found = counts && PyTuple_Size(counts) == 3;
   for (ssize_t i = 1; found && i < 3; ++i) found = PyLong_AsLong(PyTuple_GetItem(counts, i)) == 0;
-  for (Object* one : {counts, frozen}) {
-    if (one) Py_DecRef(one);
-  }
+  if (counts) Py_DecRef(counts);
   PyErr_Clear();
   return found;
 }
@@ -498,10 +495,10 @@ Callable* make_callable(Object* type, Vectorcall function) {
 
 }  // namespace
 
-// Starts; call it once in a process. All arguments are kept forever. The caller may change the list `watches`.
-// `get_counts` are the functions `get_count` and `get_freeze_count`, if they tell which objects a collection examines.
+// Starts; call it once in a process. All arguments are kept forever. The caller may change the list `watches`. `get_count`
+// is None if it does not tell which generations a collection examines.
 EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Object* callbacks, Object* get_stats,
-                                       Object* get_counts, Object* collect, Object* failure, Object* genuine, int32_t adopts) {
+                                       Object* get_count, Object* collect, Object* failure, Object* genuine, int32_t adopts) {
   if (!state.at_garbage) {
     Object* type = PyType_FromSpec(&spec);
     if (!type) return -1;
@@ -509,7 +506,7 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
     state.at_end = make_callable(type, &at_end);
     if (!state.at_garbage || !state.at_end) return -1;
   }
-  for (Object* one : {mark_class, watches, callbacks, get_stats, get_counts, collect, failure, genuine}) {
+  for (Object* one : {mark_class, watches, callbacks, get_stats, get_count, collect, failure, genuine}) {
     Py_IncRef(one);
   }
   Others::begin(collect);
@@ -517,7 +514,7 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
   state.watches = watches;
   state.callbacks = callbacks;
   state.get_stats = get_stats;
-  state.get_counts = get_counts;
+  state.get_count = get_count;
   state.number = PyUnicode_FromString("collections");
   state.failure = failure;
   state.genuine = genuine;

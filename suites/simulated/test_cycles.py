@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,11 +108,13 @@ EXPECTED = {
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_bounds_hold_on_a_card(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_bounds_hold_on_a_card(tmp_path: Path, device: str) -> None:
     file, report = tmp_path / "test_it.py", tmp_path / "report.json"
     file.write_text(TESTS, encoding="utf-8")
-    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", str(file)]
-    options = ["--cudamem", "--cudamem-device=simulated", f"--cudamem-json={report}", "--cudamem-cycles=warn"]
+    python = sys.executable if device == "cuda" else forked.python()
+    command = [python, "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", str(file)]
+    options = ["--cudamem", f"--cudamem-device={device}", f"--cudamem-json={report}", "--cudamem-cycles=warn"]
     environment = {
         **os.environ,
         "PYTEST_ADDOPTS": f"-p no:randomly --rootdir={tmp_path} --junitxml={tmp_path}/junit.xml",
