@@ -87,7 +87,9 @@ class Call {
                 "devices, ", device_ ? *device_ : c10::Device(c10::DeviceType::CPU), " and cpu!");
     const c10::Device device = device_ ? *device_ : asked_ ? *asked_ : c10::Device(c10::DeviceType::CUDA, current.card);
     const OnCard on(device);
+    const at::Tensor narrow = values_ ? widen(base) : at::Tensor();
     call();
+    if (narrow.defined()) stack_.back() = narrow.copy_(stack_.back().toTensor());
     for (auto& pair : pairs_) settle(pair);
     const size_t results = schema_.returns().size();
     for (size_t at = stack_.size() - results; at < stack_.size(); ++at) bring(stack_[at]);
@@ -108,6 +110,25 @@ class Call {
       if (!schema_.returns().empty()) needs_values(schema_.name());
       stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to compute
     }
+  }
+
+  // On a card softmax converts half precision itself; the CPU's kernels get full precision. Returns the result of a backward
+  // pass, into which the wider one is copied.
+  at::Tensor widen(size_t base) const {
+    const auto& arguments = schema_.arguments();
+    if (arguments.size() < 4) return {};
+    if (arguments[2].name() == "half_to_float" && stack_[base + 2].toBool()) {
+      stack_[base] = stack_[base].toTensor().to(at::kFloat);
+      stack_[base + 2] = false;
+    } else if (arguments.size() > 4 && arguments[3].name() == "input_dtype") {
+      const at::ScalarType type = stack_[base].toTensor().scalar_type();
+      if (stack_[base + 3].toScalarType() == type) return {};
+      at::Tensor narrow = stack_[base + 4].toTensor();
+      stack_[base + 3] = type;
+      stack_[base + 4] = narrow.to(type);
+      return narrow;
+    }
+    return {};
   }
 
   // The CPU cannot do it, or not with this type; a card may.

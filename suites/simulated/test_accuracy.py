@@ -38,6 +38,22 @@ def test_no_peak_is_far_off() -> None:
     assert far == []
 
 
+def test_what_is_reserved_is_within_five_percent() -> None:
+    assert {one.key: one.reserved_off for one in ROWS if abs(one.reserved_off) > 0.05} == {}
+
+
+def test_no_peak_is_three_percent_below_the_cards() -> None:
+    rows = [*ROWS, *compared("unseen")]
+    assert len(rows) >= 252
+    assert {one.key: one.off for one in rows if one.off < -0.03} == {}
+    before = [one.off for one in compared("unseen", "predicted")]
+    assert min(before) < -0.03  # as they were predicted, some were
+
+
+def test_workspaces_are_those_of_the_card() -> None:
+    assert [one.key for one in ROWS if one.workspaces != one.simulated_workspaces] == []
+
+
 def test_nearly_all_operators_take_what_they_take_on_the_card() -> None:
     rows = read()
     calls, exact, close = (
