@@ -27,7 +27,7 @@ from suites import guide
 
 #: How fast a reader is: words of text and code a minute, seconds to copy a file, seconds to type a command.
 WORDS, FILE, COMMAND = 200, 15, 10
-NUMBERS = {"Five": 5, "Ten": 10, "Twenty-five": 25}
+NUMBERS = {"Five": 5, "Ten": 10, "Fifteen": 15, "Twenty-five": 25}
 HEAD = ("page", "states", "words", "files", "commands", "they took", "processor", "reader")
 _STATED = re.compile(rf"^({'|'.join(NUMBERS)}) minutes\b", re.M)
 
