@@ -6,7 +6,6 @@ import os
 import re
 import stat
 import subprocess
-import sys
 from pathlib import Path
 from threading import Thread
 
