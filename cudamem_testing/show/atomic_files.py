@@ -9,9 +9,10 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _OUTPUT = (1, 2)
 TEMPORARY = ".cudamem.tmp"
@@ -21,9 +22,9 @@ _FORSAKEN_S = 3600
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
-def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write `content`, or its pieces as they come, to `path`, following links and keeping permissions; folders are
-    made as needed.
+def replace_file(path: Path, content: bytes | Iterable[bytes] | Callable[[BinaryIO], None]) -> None:
+    """Write `content`, its pieces as they come, or what a function writes, to `path`, following links and keeping
+    permissions; folders are made as needed.
 
     A device or a pipe, and the output of this process, is written to and not replaced. A process that is killed leaves
     the old file, and perhaps a temporary one, which a later call for the same path removes. Power cuts are left to the
@@ -35,14 +36,18 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
             nothing is left behind.
     """
     with _named(path):
-        _replace(path, (content,) if isinstance(content, bytes) else content)
+        if callable(content):
+            _replace(path, content)
+        else:
+            pieces = (content,) if isinstance(content, bytes) else content
+            _replace(path, lambda file: file.writelines(pieces))
 
 
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
+def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
     stream = _stream(path)
     if stream is not None:
         with open(stream, "wb", closefd=stream is path) as file:
-            file.writelines(pieces)
+            write(file)
         return
     target = Path(os.path.realpath(path))
     old = target.stat() if target.exists() else None
@@ -57,7 +62,7 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
                 with suppress(OSError, AttributeError):  # keep the owner if the system allows it
                     os.chown(temporary, old.st_uid, old.st_gid)
                 shutil.copymode(target, temporary)
-            file.writelines(pieces)
+            write(file)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _UNLIMITED = -1
 def write(path: str | Path, snapshot: Recording | dict[str, Any]) -> None:
     """Write a recording, or a snapshot's dict, to a file atomically."""
     document = to_snapshot(snapshot) if isinstance(snapshot, Recording) else snapshot
-    replace_file(Path(path), pickle.dumps(document, PROTOCOL))
+    replace_file(Path(path), partial(pickle.dump, document, protocol=PROTOCOL))  # not all of a large file at once
 
 
 def to_snapshot(recording: Recording) -> dict[str, Any]:

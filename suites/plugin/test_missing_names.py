@@ -120,6 +120,8 @@ OF_TORCH = {
     "torch._C._profiler._ExperimentalConfig",  # with ProfilerConfig
     "torch._scaled_dot_product_attention_math",  # operators: torch's own functions are made of them
     "torch.ops.aten._ctc_loss_backward",
+    "torch.ops.aten._embedding_bag",
+    "torch.ops.aten._embedding_bag_dense_backward",
     "torch._ops._higher_order_ops",  # of torch 2.7 alone
     "torch._subclasses.fake_tensor.FakeTensor",  # torch prints tensors with it
     "torch._subclasses.fake_tensor.FakeTensorMode",

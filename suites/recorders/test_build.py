@@ -239,6 +239,7 @@ def test_an_existing_library_is_found_without_compiling(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("cudamem_testing.recorders.cache._TEMPORARY", ())
     use_compiler(monkeypatch, fake_compiler(tmp_path, 'echo library > "$out"'))
     before = sorted(tmp_path.iterdir())
     assert compiled_before() is None
@@ -314,6 +315,7 @@ def test_a_folder_with_the_librarys_name_uses_the_next_place(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("cudamem_testing.recorders.cache._TEMPORARY", ())
     use_compiler(monkeypatch, fake_compiler(tmp_path, 'echo library > "$out"'))
     name = build._name(CPU_RECORDER)
     (cache / name).mkdir(parents=True)

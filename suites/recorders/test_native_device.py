@@ -172,6 +172,7 @@ def test_an_allocator_of_another_kind_is_read_through_python(monkeypatch: pytest
 def test_nothing_is_compiled_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDAMEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("cudamem_testing.recorders.cache._TEMPORARY", ())
     monkeypatch.setattr(build, "_run_compiler", pytest.fail)
     monkeypatch.setattr(native, "_of_this_process", native.cache(native._of_this_process.__wrapped__))
     assert NativeRecorder.load_if_compiled() is None
