@@ -9,7 +9,7 @@ from suites import pictures
 LINES = ["$ first", "one", "two", "", "$ second", "three"]
 
 
-def test_a_command_comes_after_a_pause_and_its_output_after_a_second() -> None:
+def test_a_command_and_its_output_take_their_time() -> None:
     assert [round(when, 2) for when in pictures.times(LINES)] == [0.05, 1.05, 1.1, 1.15, 4.15, 5.15]
 
 
