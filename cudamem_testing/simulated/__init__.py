@@ -88,6 +88,7 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             trap = torch_api.SimulatedTrap(native.set_trap, native.trapped, native.clear_trap)
             own = ((torch_api.SIMULATED, cards.titles), (torch_api.SIMULATED_TRAP, trap))
             stack.callback(place([(torch_api.bindings(), name, value) for name, value in own]))
+            cuda_build.renew_threads()
             cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
                 native.add_to_engine(cards.count, say)

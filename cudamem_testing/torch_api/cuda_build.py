@@ -345,6 +345,15 @@ def engine_lacks_cards(number: int) -> bool:
     return False
 
 
+def renew_threads() -> None:
+    """Make torch's pool of threads in this thread.
+
+    In a forked process the next one that sets a number of threads does so. Those of several cards, which the first
+    backward pass starts together, would do so at once, and torch would end the process.
+    """
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def use_first() -> None:
     """CUDA counts as used from now on: torch's C++ code asks for that once in the life of a process."""
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
