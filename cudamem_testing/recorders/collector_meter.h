@@ -59,8 +59,8 @@ class Meter {
   }
 
   // Counts garbage of which all kinds were shown before, without reading what it refers to; returns whether it did.
-  // If the collection is not `whole`, what older objects keep that garbage holds is attributed to the same kind. This takes
-  // little time whatever is there: then the rest is, too, and `unread` says so.
+  // If the collection is not `whole`, what older objects keep that garbage holds is attributed to the same kind. This
+  // stops after a little time: then the rest is attributed as well, and `unread` says so.
   bool count_known(Garbage& garbage, uint64_t collection, bool whole, const Stopwatch& time) {
     const std::vector<Object*>& objects = garbage.objects();
     const std::vector<uint32_t>& types = garbage.graph().types();

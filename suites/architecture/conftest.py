@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """Run a test of this folder without collections: what it reads is no garbage."""
-    if item.path.parent != HERE:  # pytest asks every conftest.py, whatever the test
+    if item.path.parent != HERE:  # pytest asks every conftest.py for every test
         return (yield)
     collects = gc.isenabled()
     gc.disable()
