@@ -51,8 +51,8 @@ def test_every_module_is_run_once() -> None:
     assert sorted([*(name for some in TOGETHER for name in some), "leaks_running"]) == sorted(MODULES)
 
 
-#: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer. What a
-#: running frame, thread or coroutine holds is searched for each time: a fourth is answered, less one or two by device.
+#: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer. What
+#: a running frame, thread or coroutine holds is searched for each time: a fourth is answered, less by chance and device.
 ANSWERED = {"leaks": 70, "leaks_running": 20}
 if FULL:
     ANSWERED |= {"leaks_functions": 70, "leaks_modules": 70}
