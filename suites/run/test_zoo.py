@@ -52,7 +52,7 @@ def test_every_module_is_run_once() -> None:
 
 
 #: Modules of the zoo whose blocks known places can explain, and how many of a hundred questions they must answer. What
-#: a running frame, thread or coroutine holds is searched for each time: a fourth is answered, less by chance and device.
+#: a running frame, thread or coroutine holds is searched for each time: a fourth is answered, one more or less.
 ANSWERED = {"leaks": 70, "leaks_running": 20}
 if FULL:
     ANSWERED |= {"leaks_functions": 70, "leaks_modules": 70}
