@@ -1,46 +1,76 @@
 """Exports a recording as a snapshot that pytorch.org/memory_viz and ``torch.cuda._memory_viz`` load.
 
-The format is the dict of ``torch.cuda.memory._snapshot()``, pickled with protocol 4. A recording of the CPU has no
-segments, so each block gets a separate segment, and segment events are added around allocations and frees; its name and
-the numbers of its blocks are kept under a key that viewers pass over (:mod:`read_written`).
+The format is the dict of ``torch.cuda.memory._snapshot()``, pickled. Events, the most of a large file, are made and
+written a thousand at a time (:mod:`long_pickle`). A recording of the CPU has no segments, so each block gets a separate
+segment, and segment events are added around allocations and frees; its name and the numbers of its blocks are kept
+under a key that viewers pass over (:mod:`read_written`).
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cudamem_testing.show.atomic_files import replace_file
+from cudamem_testing.snapshots import long_pickle
 from cudamem_testing.snapshots.read_written import KEY
 from cudamem_testing.snapshots.record import NO_STACK, Events, Extra, Kind, LiveBlock, Recording, Segment
 
 PROTOCOL = 4
 _UNLIMITED = -1
+_TRACES = "device_traces"
+_ACTIONS = {kind: kind.name.lower() for kind in Kind}
+_SEGMENT_ALLOC, _SEGMENT_FREE, _COMPLETED = "segment_alloc", "segment_free", "free_completed"
+_KEYS = ("action", "addr", "device_free", "size", "stream", "time_us", "pool_id", "frames")
+_NUMBERS = ("sequence", "owner", "thread")
 
 
 def write(path: str | Path, snapshot: Recording | dict[str, Any]) -> None:
     """Write a recording, or a snapshot's dict, to a file atomically."""
-    document = to_snapshot(snapshot) if isinstance(snapshot, Recording) else snapshot
-    replace_file(Path(path), partial(pickle.dump, document, protocol=PROTOCOL))  # not all of a large file at once
+    if isinstance(snapshot, Recording):
+        replace_file(Path(path), partial(_dump, snapshot))
+    else:
+        replace_file(Path(path), partial(pickle.dump, snapshot, protocol=PROTOCOL))
 
 
 def to_snapshot(recording: Recording) -> dict[str, Any]:
     """The dict of ``torch.cuda.memory._snapshot()``; the recording's device keeps its index, the CPU becomes 0."""
-    index = recording.device.index or 0
     frames = _Frames(recording)
-    real = recording.device.has_segments
+    index = recording.device.index or 0
+    return {**_document(recording, frames), _TRACES: [*([] for _ in range(index)), [*_trace(recording, frames)]]}
+
+
+def _dump(recording: Recording, stream: BinaryIO) -> None:
+    """Pickle what :func:`to_snapshot` returns, without having it all."""
+    frames = _Frames(recording)
+    shared = [
+        *(frames.of(number) for number in set(recording.events.stacks)),
+        *(*_ACTIONS.values(), _SEGMENT_ALLOC, _SEGMENT_FREE, _COMPLETED, *_KEYS, *_NUMBERS),
+        *_values(recording.events.extra.values()),
+    ]
+    document, rows = _document(recording, frames), _trace(recording, frames)
+    long_pickle.dump(stream, document, _TRACES, recording.device.index or 0, rows, shared)
+
+
+def _values(extras: Iterable[Extra]) -> Iterable[Any]:
+    """Unknown keys and values that may be those of several events or, as lists and dicts, hold themselves."""
+    both = (value for extra in extras for value in (*extra, *extra.values()))
+    return {id(value): value for value in both if not isinstance(value, int | float)}.values()
+
+
+def _document(recording: Recording, frames: _Frames) -> dict[str, Any]:
+    """A snapshot without its events."""
+    index, real = recording.device.index or 0, recording.device.has_segments
     segments = recording.segments if real else tuple(map(_segment_of, recording.blocks))
-    trace = list(_trace(recording, frames, segments=not real))
     settings = recording.settings
     return {
         **(recording.extra or {}),
         **({} if real else {KEY: _of_cpu(recording)}),
         "segments": list(_segments(recording, segments, frames, index)),
-        "device_traces": [trace if place == index else [] for place in range(index + 1)],
         "allocator_settings": dict(
             settings.raw
             or {
@@ -144,32 +174,33 @@ def _pieces(segment: Segment, blocks: list[LiveBlock], frames: _Frames) -> Itera
 
 def _numbers(sequence: int | None, owner: int | None, thread: int | None) -> dict[str, int]:
     """What the recorder of the CPU knows of a block."""
-    known = {"sequence": sequence, "owner": owner, "thread": thread}
-    return {key: value for key, value in known.items() if value is not None}
+    known = zip(_NUMBERS, (sequence, owner, thread), strict=True)
+    return {key: value for key, value in known if value is not None}
 
 
 def _free(start: int, end: int) -> dict[str, Any]:
     return {"address": start, "size": end - start, "requested_size": 0, "state": "inactive", "frames": []}
 
 
-def _trace(recording: Recording, frames: _Frames, segments: bool) -> Iterator[dict[str, Any]]:
+def _trace(recording: Recording, frames: _Frames) -> Iterator[dict[str, Any]]:
     events, alloc, freed = recording.events, Kind.ALLOC, Kind.FREE_REQUESTED
+    segments = not recording.device.has_segments
     for place, kind in enumerate(events.kinds):
         entry = _entry(recording, events, place, Kind(kind), frames)
         if not segments or kind not in (alloc, freed):
             yield entry
         elif kind == alloc:
-            yield {**entry, "action": "segment_alloc"}
+            yield {**entry, "action": _SEGMENT_ALLOC}
             yield entry
         else:
             yield entry
-            yield {**entry, "action": "free_completed"}
-            yield {**entry, "action": "segment_free"}
+            yield {**entry, "action": _COMPLETED}
+            yield {**entry, "action": _SEGMENT_FREE}
 
 
 def _entry(recording: Recording, events: Events, place: int, kind: Kind, frames: _Frames) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "action": kind.name.lower(),
+        "action": _ACTIONS[kind],
         "device_free" if kind == Kind.OOM else "addr": events.addresses[place],
         "size": events.sizes[place],
         "stream": 0 if events.streams is None else events.streams[place],

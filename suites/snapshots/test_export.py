@@ -2,9 +2,12 @@
 
 import base64
 import json
+import os
 import pickle
+import pickletools
 import random
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,7 @@ from torch.cuda import _memory_viz
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.stacks import Locator
+from cudamem_testing.snapshots import long_pickle
 from cudamem_testing.snapshots.export import to_snapshot, write
 from cudamem_testing.snapshots.read import read
 from cudamem_testing.snapshots.read_cpu import read_cpu
@@ -50,7 +54,6 @@ def test_torch_reads_an_exported_recording(tmp_path, capsys):
     recording = read(allocator.snapshot(), locator=Locator("/home/me/project"))
     write(tmp_path / "a.pickle", recording)
     loaded = pickle.loads((tmp_path / "a.pickle").read_bytes())
-    assert (tmp_path / "a.pickle").read_bytes()[:2] == b"\x80\x04"
     assert "Active Memory Timeline" in _memory_viz.trace_plot(loaded)
     page = _memory_viz.segment_plot(loaded)
     embedded = json.loads(re.search(r"const local_files = (.*)", page)[1])[0]["base64"]
@@ -59,6 +62,61 @@ def test_torch_reads_an_exported_recording(tmp_path, capsys):
     assert re.search(r"stream_0;active_allocated;layer\d.py:\d:forward;functional.py:1\d:linear \d+", stacks)
     assert "total_reserved" in _memory_viz.segsum(loaded)
     assert f"{len(loaded['device_traces'][0])} entries" in _memory_viz.trace(loaded)
+
+
+#: What the reader of pytorch.org/memory_viz knows, and the protocols that it takes.
+VIEWER = re.compile(
+    "APPENDS?|BIN(FLOAT|GET|PUT|UNICODE)|BININT[12]?|(EMPTY_)?(DICT|LIST|TUPLE)|FRAME|LONG1|LONG_BIN(GET|PUT)|MARK|MEMOIZE"
+    "|NEW(FALSE|TRUE)|NONE|PROTO|SETITEMS?|SHORT_BINUNICODE|STOP|TUPLE[123]"
+)
+
+
+@pytest.mark.parametrize("device", ["card", "second card", "cpu"])
+def test_a_file_holds_the_dict_in_operations_of_viewers(tmp_path, device):
+    """Also more events than are written at a time, and unknown values: of several events, and one that holds itself."""
+    allocator = Allocator()
+    run(allocator, 3000, random.Random(4), streams=(0, 9), pools=((0, 0), (0, 3)), deferred=True)
+    snapshot = allocator.snapshot()
+    if device == "second card":
+        snapshot["device_traces"].insert(0, [])
+        snapshot["segments"] = [{**segment, "device": 1} for segment in snapshot["segments"]]
+    trace = snapshot["device_traces"][-1]
+    trace[5]["endless"] = endless = [2.5, None]
+    endless.append(endless)
+    for event in trace[::2]:
+        event["user_metadata"] = "step"
+    recording = cpu_recording() if device == "cpu" else read(snapshot)
+    write(tmp_path / "a.pickle", recording)
+    data = (tmp_path / "a.pickle").read_bytes()
+    loaded, whole = pickle.loads(data), to_snapshot(recording)
+    if device != "cpu":
+        assert len(loaded["device_traces"][-1]) > 3000
+        (found,) = (event.pop("endless") for event in loaded["device_traces"][-1] if "endless" in event)
+        assert (found[:2], found[2] is found) == ([2.5, None], True)
+        assert [event.pop("endless") for event in whole["device_traces"][-1] if "endless" in event] == [endless]
+    assert loaded == whole
+    operations = {operation.name for operation, _, _ in pickletools.genops(data)}
+    assert [name for name in operations if not VIEWER.fullmatch(name)] == []
+    assert data.count(b"user_metadata") <= 1, "what comes again is written once"
+    assert data[1] in (2, 3, 4)
+
+
+def test_a_longer_list_of_events_takes_no_more_memory_to_write():
+    """The most that is allocated meanwhile, beside the file."""
+
+    def most(rows):
+        shared = [frames := [{"filename": "a.py"}], "alloc"]
+        events = ({"action": "alloc", "addr": 2**40 + number, "frames": frames} for number in range(rows))
+        with open(os.devnull, "wb") as stream:
+            tracemalloc.start()
+            try:
+                long_pickle.dump(stream, {"segments": []}, "device_traces", 0, events, shared)
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+    most(2000)
+    assert most(20_000) < 1.1 * most(2000)
 
 
 def test_torch_reads_a_recording_of_the_cpu(tmp_path):
