@@ -1,9 +1,10 @@
-"""Pickles a dict with one very long list of dicts, a thousand of them at a time. PYTEST_DONT_REWRITE
+"""Pickles a dict with one very long list of dicts, a thousand of them at a time.
 
 Python's pickler keeps every object that it has met until the end, since each may come again. Here the caller names what
 comes again. It is written first, as a value of the key that later gets the long list; after that the pickler remembers
 nothing more (``fast``), and each thousand of rows is forgotten. Protocol 3 gives what is remembered a number, where
 protocol 4 counts. Both are read by pytorch.org/memory_viz, whose reader knows the most common operations alone.
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
