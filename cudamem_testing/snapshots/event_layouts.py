@@ -50,8 +50,8 @@ class Layout:
 
     @property
     def keeps(self) -> int:
-        """How many values are kept under a number: the event itself, and some of its values."""
-        return 1 + sum(field.kind == "raw" for field in self.fields) + (self.list_key is not None)
+        """How many values of an event are kept under a number."""
+        return sum(field.kind == "raw" for field in self.fields) + (self.list_key is not None)
 
     def differing(self, joined: bytes, number: int) -> bytes | None:
         """1 for each of ``number`` events whose instructions are not of this layout; ``None`` if all are.

@@ -96,7 +96,7 @@ class Reader {
       columns_.resize(before);
       return false;
     }
-    memo_.push_back(kEvent);
+    if (is_kept_) memo_.push_back(kEvent);
     for (const Value& one : values_) add(one);
     number_ += values_.size();
     ++rows_;
@@ -109,10 +109,12 @@ class Reader {
     return true;
   }
 
-  // Whether an event begins here, an empty dict that is kept and a mark, and is such that its values can be added.
+  // Whether an event begins here, an empty dict that may be kept and a mark, and is such that its values can be added.
   bool parsed(const Byte*& at) {
-    if (end_ - at < 4 || std::memcmp(at, "}\x94(", 3) != 0) return false;
-    at += 3;
+    if (end_ - at < 4 || *at != '}') return false;
+    is_kept_ = at[1] == 0x94;
+    if (at[1 + is_kept_] != '(') return false;
+    at += 2 + is_kept_;
     values_.clear();
     kept_ = seen_ = 0;
     size_t integers = 0;
@@ -269,8 +271,8 @@ class Reader {
       found.kind = Value::kKept;
     } else {
       Place place;
-      if (!reference(at, place) || place > memo_.size() + kept_) return false;
-      if (place == memo_.size() || (place < memo_.size() && memo_[place] == kEvent)) return false;
+      if (!reference(at, place) || place >= memo_.size() + is_kept_ + kept_) return false;
+      if (place < memo_.size() ? memo_[place] == kEvent : is_kept_ && place == memo_.size()) return false;
       found.kind = Value::kReference;
       found.integer = int64_t(place);
     }
@@ -300,7 +302,8 @@ class Reader {
   const Byte* const end_;
   const uint64_t seed_;
   size_t known_ = 0, rows_ = 0, number_ = 0, kept_ = 0;
-  uint32_t seen_ = 0;  // a bit for each column that the current event has
+  bool is_kept_ = false;  // whether the current event is kept under a number
+  uint32_t seen_ = 0;     // a bit for each column that the current event has
   std::vector<uint32_t> memo_;
   std::vector<Span> spans_;
   std::vector<Slot> slots_;

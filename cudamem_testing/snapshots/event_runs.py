@@ -26,8 +26,9 @@ from cudamem_testing.snapshots.event_columns import MISSING, Alike, Order, Part,
 from cudamem_testing.snapshots.event_layouts import DIFFERS, Layout, integers, layout_of
 from cudamem_testing.snapshots.rows import ROW, Rows, check_shared
 
-#: Between two events: the first ends, and the second begins with an empty dict that is kept, and a mark.
-_BEGIN, _NEXT, _NEXT_BATCH = b"}\x94(", b"u}\x94(", b"ue(}\x94("
+#: An event begins: an empty dict, kept under a number or not, and a mark. Before it, an event or a batch of them ends.
+_BEGIN: Final = re.compile(rb"\}(\x94?)\(")
+_END, _END_BATCH = b"u", b"ue("
 #: A list begins that is kept and gets several items.
 _LIST: Final = b"]\x94("
 #: Bytes of a stretch; how often a stretch without a run is followed by events that are not tried, and by how many.
@@ -64,6 +65,7 @@ class Runs:
         self._lists = lists
         self._layouts: dict[int, list[Layout]] = defaultdict(list)
         self._made = self._items_made = 0
+        self._events_kept = 0  # 1 if each event of a run is kept, 0 if none is
         self._size = _LEAST
         self._skipped = self._skip = 0
 
@@ -78,11 +80,12 @@ class Runs:
         if self._skip:
             self._skip -= 1
             return None
-        begin = at + len(_BEGIN)
-        if self._data[at:begin] != _BEGIN:
+        first = _BEGIN.match(self._data, at)
+        if first is None:
             return None
-        pieces, batches = _split(self._data[begin : begin + self._size])
-        run = self._read(pieces, begin, batches)
+        self._events_kept = len(first[1])
+        pieces, batches = _split(self._data[first.end() : first.end() + self._size], first[0])
+        run = self._read(pieces, first.end(), batches)
         if run is None:
             self._size = max(self._size // 2, _LEAST)
             self._skipped = min(2 * self._skipped + 1, _MOST_SKIPPED)
@@ -103,8 +106,9 @@ class Runs:
                 continue
             self._size = min(2 * self._size, _MOST) if 2 * len(pieces) > tried else max(self._size // 2, _LEAST)
             self._skipped //= 2
-            end = begin + sum(map(len, pieces)) + len(_NEXT) * (len(pieces) - 1) + 1
-            end += (len(_NEXT_BATCH) - len(_NEXT)) * bisect_left(batches, len(pieces))
+            between = len(_END) + 2 + self._events_kept
+            end = begin + sum(map(len, pieces)) + between * (len(pieces) - 1) + len(_END)
+            end += (len(_END_BATCH) - len(_END)) * bisect_left(batches, len(pieces))
             return Run(rows, end, self._items_made + len(rows) * len(rows.columns))
         return None
 
@@ -241,15 +245,15 @@ class Runs:
         return found
 
     def _bases(self, groups: list[Alike], number: int) -> Sequence[int]:
-        """The number under which each event is kept."""
+        """How many values were kept before each event: its number, if it is kept."""
         first = len(self._memo)
-        counts = {group.layout.keeps for group in groups}
+        counts = {self._events_kept + group.layout.keeps for group in groups}
         if len(counts) == 1:
             step = counts.pop()
-            return range(first, first + number * step, step)
+            return range(first, first + number * step, step) if step else number * [first]
         steps = [0] * number
         for group in groups:
-            step = group.layout.keeps
+            step = self._events_kept + group.layout.keeps
             for place in group.places:
                 steps[place] = step
         return [*accumulate(steps, initial=first)][:-1]
@@ -262,7 +266,8 @@ class Runs:
                 part = group.numbers(field)
                 numbers = [part.value] * len(group.places) if isinstance(part, Same) else part
                 if max(numbers) >= len(self._memo):
-                    known = map(operator.le, numbers, [bases[place] + field.kept for place in group.places])
+                    before = self._events_kept + field.kept
+                    known = map(operator.lt, numbers, [bases[place] + before for place in group.places])
                     late = next((at for at, fine in enumerate(known) if not fine), None)
                     if late is not None:
                         raise _CutError(group.places[late])
@@ -270,16 +275,16 @@ class Runs:
         return found
 
     def _keep(self, groups: list[Alike], kept: list[dict[str, Part]], bases: Sequence[int], order: Order) -> None:
-        """Keep what the instructions keep: each event, and some of its values."""
-        memo, first = self._memo, len(self._memo)
+        """Keep what the instructions keep: each event, or none, and some of its values."""
+        memo, first, values_from = self._memo, len(self._memo), self._events_kept
         last = max(groups, key=lambda group: group.places[-1])
-        memo.extend([ROW] * (bases[-1] + last.layout.keeps - first))
+        memo.extend([ROW] * (bases[-1] + values_from + last.layout.keeps - first))
         if isinstance(bases, range) and len({(*values,) for values in kept}) == 1:
-            for offset, key in enumerate(kept[0], 1):
+            for offset, key in enumerate(kept[0], values_from):
                 memo[first + offset :: bases.step] = order.column([values[key] for values in kept])
             return
         for group, values in zip(groups, kept, strict=True):
-            for offset, part in enumerate(values.values(), 1):
+            for offset, part in enumerate(values.values(), values_from):
                 for place, value in zip(group.places, column(part, len(group.places)), strict=True):
                     memo[bases[place] + offset] = value
 
@@ -303,15 +308,15 @@ class Runs:
         return found
 
 
-def _split(stretch: bytes) -> tuple[list[bytes], list[int]]:
-    """The instructions of each event, and after how many of them a new batch of the list begins.
+def _split(stretch: bytes, begin: bytes) -> tuple[list[bytes], list[int]]:
+    """The instructions of each event that begins alike, and after how many of them a new batch of the list begins.
 
     What follows the last separator is left out.
     """
     pieces: list[bytes] = []
     batches: list[int] = []
-    for batch in stretch.split(_NEXT_BATCH):
-        pieces += batch.split(_NEXT)
+    for batch in stretch.split(_END_BATCH + begin):
+        pieces += batch.split(_END + begin)
         batches.append(len(pieces))
     del pieces[-1], batches[-1]
     return pieces, batches

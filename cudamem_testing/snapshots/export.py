@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cudamem_testing.model.pools import MAIN_POOL
 from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.snapshots import long_pickle
 from cudamem_testing.snapshots.read_written import KEY
@@ -50,6 +51,7 @@ def _dump(recording: Recording, stream: BinaryIO) -> None:
     shared = [
         *(frames.of(number) for number in set(recording.events.stacks)),
         *(*_ACTIONS.values(), _SEGMENT_ALLOC, _SEGMENT_FREE, _COMPLETED, *_KEYS, *_NUMBERS),
+        *(MAIN_POOL, *recording.pools),
         *_values(recording.events.extra.values()),
     ]
     document, rows = _document(recording, frames), _trace(recording, frames)

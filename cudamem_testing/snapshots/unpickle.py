@@ -226,7 +226,7 @@ class _Machine:
         target = self.stack[-1]
         if self.runs is not None:
             check_shared(items)
-        if type(target) is Rows:  # more items for the last of these events
+        if type(target) is Rows or Rows in map(type, items):  # of these events the last one is meant
             raise SharedRowError
         if type(target) is not dict or len(items) % 2:
             raise SnapshotError("the pickle is damaged: items for something that is not a dict")
@@ -308,6 +308,8 @@ def _check_flat(value: object) -> None:
 def _tuple_of(machine: _Machine, items: list[Any]) -> None:
     if len(items) > _LONGEST_TUPLE:
         raise SnapshotError(f"the pickle has a tuple of {len(items)} values: refused")
+    if Rows in map(type, items):
+        raise SharedRowError
     machine.kept += len(items)
     for item in items:
         _check_flat(item)

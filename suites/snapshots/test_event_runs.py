@@ -1,11 +1,12 @@
 """Many events read at once are those that the machine for single instructions reads, whatever their instructions."""
 
+import io
 import pickle
 import random
 
 import pytest
 
-from cudamem_testing.snapshots import event_runs
+from cudamem_testing.snapshots import event_runs, long_pickle
 from cudamem_testing.snapshots.record import SnapshotError
 from cudamem_testing.snapshots.rows import Rows, Trace, plain
 from cudamem_testing.snapshots.unpickle import unpickle
@@ -50,6 +51,26 @@ def test_events_of_many_kinds_are_read_at_once(reader, protocol):
 
 
 @BY_EACH
+def test_events_that_are_kept_under_no_number_are_read_at_once(reader):
+    """As the rows of a long list are; some have a text of their own, which is no part of a run."""
+    stacks = [[*FRAMES[first : first + 9]] for first in range(20)]
+    keys, kinds = ("action", "addr", "size", "stream", "frames"), ("alloc", "free_requested", "free_completed")
+    rows = []
+    for number in range(MANY):
+        values = (kinds[number % 3], 2**40 + 512 * number, 2 ** (number % 50), number % 2, stacks[number % 20])
+        rows.append({**dict(zip(keys, values, strict=True)), **({} if number % 100 else {"text": str(number)})})
+    stream = io.BytesIO()
+    long_pickle.dump(stream, {"later": stacks}, "first", 1, iter(rows), [*stacks, *kinds, *keys])
+    data = stream.getvalue()
+    assert pickle.loads(data) == {"first": [[], rows], "later": stacks}
+    found = read_by(reader, data)
+    assert plain(found["first"][1]) == rows
+    assert by_column(found["first"][1]) > 0.9 * MANY
+    one, *others = alike(data)
+    assert others == [one, one]
+
+
+@BY_EACH
 def test_an_event_that_lacks_a_key_has_the_default(reader):
     events = [event(number) for number in range(400)]
     for one in events[::3]:
@@ -76,6 +97,16 @@ def test_instructions_that_no_writer_uses_are_read_alike(code, place):
     data = data[:2] + data[11:]  # without the frame, whose length would be wrong
     end = data.index(b"\x8c\x03end\x94") + 6 if place == "among the events" else data.index(b"}\x94(")
     one, *others = alike(data[:end] + code + data[end:])
+    assert others == [one, one]
+
+
+@pytest.mark.parametrize("code", [b"\x85", b"}s", b"}\x94(ssu", b"K\x01\x86"], ids=["tuple", "key", "items", "pair"])
+def test_an_event_that_is_used_as_no_writer_does_gives_one_error(code):
+    data = pickle.dumps([event(number % 5, frames=2) for number in range(40)], 4)
+    data = data[:2] + data[11:]
+    end = data.index(b"u}\x94(", len(data) // 2) + 1
+    one, *others = alike(data[:end] + code + data[end:])
+    assert isinstance(one, str)
     assert others == [one, one]
 
 
