@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,47 @@
 #include "device_counters.h"
 
 inline uint64_t mixed(uint64_t value) { return (value ^ value >> 29) * 0x9E3779B97F4A7C15ull; }
+
+// A set of addresses that takes no time to clear: open addressing (linear probing), each entry with the round that made it.
+class Addresses {
+ public:
+  void clear() {
+    ++round_;
+    size_ = 0;
+  }
+
+  // Returns whether it is new.
+  bool insert(uint64_t address) {
+    if (2 * ++size_ > slots_.size()) grow();
+    Slot& slot = find(address);
+    if (slot.round == round_) return --size_, false;
+    slot = {address, round_};
+    return true;
+  }
+
+ private:
+  struct Slot {
+    uint64_t address, round;
+  };
+
+  Slot& find(uint64_t address) {
+    size_t at = (address >> 6) * 0x9E3779B97F4A7C15ull >> 20;
+    while (slots_[at &= slots_.size() - 1].round == round_ && slots_[at].address != address) ++at;
+    return slots_[at];
+  }
+
+  void grow() {
+    std::vector<Slot> before(std::max<size_t>(256, 2 * slots_.size()), Slot{0, 0});
+    before.swap(slots_);
+    for (const Slot& one : before) {
+      if (one.round == round_) find(one.address) = one;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  uint64_t round_ = 1;
+  size_t size_ = 0;
+};
 
 class Blocks {
  public:
@@ -105,7 +145,7 @@ class Blocks {
     uint64_t address = 0;
     try {
       address = reinterpret_cast<uint64_t>(static_cast<const c10::StorageImpl*>(storage)->data_ptr().get());
-      if (device && address && storage->nbytes() && seen_.insert(address).second) {
+      if (device && address && storage->nbytes() && seen_.insert(address)) {
         weak_.push_back(Weak::reclaim(c10::raw::intrusive_ptr::make_weak(storage)));
         const uint32_t weak = static_cast<uint32_t>(weak_.size());
         const uint64_t kind = mixed(storage->nbytes() << 1 | 1) ^ mixed(~uint64_t{device} << 32);
@@ -116,7 +156,7 @@ class Blocks {
     }
     if (device) return true;
     Held found = {place, {}, 0, 0, 0, 0, 0};
-    if (block_at_ && seen_.insert(address).second && block_at_(address, &found.block) && found.block.owner == owner_) {
+    if (block_at_ && seen_.insert(address) && block_at_(address, &found.block) && found.block.owner == owner_) {
       found.kind = mixed(found.block.size << 1 | 1) ^ mixed(~uint64_t{found.block.stack});
       held->push_back(found);
     }
@@ -129,6 +169,6 @@ class Blocks {
   Object* parameter_ = nullptr;
   std::vector<uint32_t> cards_;
   uint32_t owner_ = 0;
-  std::unordered_set<uint64_t> seen_;  // addresses of this collection
+  Addresses seen_;  // of this collection
   std::vector<Weak> weak_;
 };

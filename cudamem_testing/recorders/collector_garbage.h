@@ -14,24 +14,6 @@
 #include "collector_python.h"
 #include "collector_time.h"
 
-// Finds the objects in the mark's list beside it, until there are more than `most`. Returns false if the list is not as
-// expected.
-inline bool read_list(Object* mark, size_t most, std::vector<Object*>* found) {
-  const uintptr_t start = reinterpret_cast<uintptr_t>(link_of(mark));
-  uintptr_t last = start;
-  for (uintptr_t at = link_of(mark)->after & ~kFlags; at != start && found->size() <= most;) {
-    const Link* link = reinterpret_cast<const Link*>(at);
-    if ((link->before & ~kFlags) != last) {
-      found->clear();
-      return false;
-    }
-    if (link->before & kGarbage) found->push_back(object_of(at));  // else it is the head of the list, not an object
-    last = at;
-    at = link->after & ~kFlags;
-  }
-  return true;
-}
-
 // How an instance has its attributes before it is asked for a dictionary: as values in front of it. Python makes the
 // dictionary of these values and forgets that there were any, in Python 3.11 and 3.12, and this undoes it.
 class Values {
@@ -81,16 +63,41 @@ class Garbage {
     uint64_t kind;  // distinguishes classes while they exist
   };
 
-  Garbage(std::vector<Object*> objects, Object* wanted)
-      : graph_(std::move(objects)), listed_(graph_.objects().size()), wanted_(wanted) {}
+  enum class Listed { kWhole, kPart, kBroken };
+
+  explicit Garbage(Object* wanted) : wanted_(wanted) { graph_.reserve(4096); }
+
+  // Finds the objects beside the mark in the collector's list until there are more than `most`, or until a function says
+  // that this takes too long: it is asked once in 256 objects. Call it again to go on. Nothing is found if the list is not
+  // as expected.
+  template <typename IsOver>
+  Listed list(Object* mark, size_t most, IsOver is_over) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(link_of(mark));
+    if (!at_) last_ = start, at_ = link_of(mark)->after & ~kFlags;
+    while (at_ != start) {
+      const Link* link = reinterpret_cast<const Link*>(at_);
+      if ((link->before & ~kFlags) != last_) {
+        graph_ = Graph();
+        return Listed::kBroken;
+      }
+      last_ = at_;
+      at_ = link->after & ~kFlags;
+      if (!(link->before & kGarbage)) continue;  // the head of the list, not an object
+      graph_.add(object_of(last_));
+      listed_ = graph_.objects().size();
+      if (listed_ > most || (!(listed_ & 255) && is_over())) return Listed::kPart;
+    }
+    return Listed::kWhole;
+  }
 
   // Reads what the garbage refers to. Objects that this collection did not visit, because they are of an older generation
   // or frozen, are garbage if all counted references to them come from garbage. Returns whether it read all: some
-  // references in any case, the others within some milliseconds.
-  bool read(const Stopwatch& time, double limit, size_t few = kFewReferences) {
+  // references in any case, the others until some moment.
+  bool read(const Stopwatch& time, double end, size_t few = kFewReferences) {
     size_t references = 0;
+    Limit limit(time, end);
     return graph_.read_with([&](Object* object) {
-      if (!(++references & 4095) && references > few && time.passed() > limit) return 1;
+      if (++references > few && limit.is_over()) return 1;
       if (!is_collected(object)) return 0;
       if (link_of(object)->before & kGarbage) {
         const uint32_t place = graph_.find(object);
@@ -221,7 +228,8 @@ class Garbage {
   }
 
   Graph graph_;
-  const size_t listed_;  // those in the collector's list come first
+  size_t listed_ = 0;            // those in the collector's list come first
+  uintptr_t last_ = 0, at_ = 0;  // where listing was, and where it goes on
   Object* const wanted_;
   std::vector<Class> classes_;
   std::vector<Made> made_;

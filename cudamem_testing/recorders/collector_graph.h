@@ -69,6 +69,7 @@ class Graph {
   static constexpr uint32_t kNone = Numbers::kNone;
   using Pair = std::pair<uint32_t, uint32_t>;
 
+  Graph() = default;
   // Reads the classes of the objects, and nothing else yet.
   explicit Graph(std::vector<Object*> objects) : objects_(std::move(objects)) {
     types_.reserve(objects_.size());
@@ -82,6 +83,11 @@ class Graph {
   uint32_t find(const Object* object) {
     if (numbers_.is_empty()) numbers_.begin(objects_);
     return numbers_.find(objects_, object);
+  }
+
+  void reserve(size_t size) {
+    objects_.reserve(size);
+    types_.reserve(size);
   }
 
   // Adds an object, or with null one that has no Python object; returns its place.

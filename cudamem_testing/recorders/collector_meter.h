@@ -58,10 +58,27 @@ class Meter {
     limit_ = limit;
   }
 
+  // What is known of garbage while it is listed: how many of its classes were met, whether one is of tensors, whether all of
+  // them were shown before, or at least met in garbage that was not read.
+  struct Met {
+    size_t classes = 0;
+    bool has_wanted = false, is_known = true, is_old = true;
+  };
+  void meet(Garbage& garbage, Met* met) const {
+    for (const size_t count = garbage.graph().classes().size(); met->classes < count; ++met->classes) {
+      const uint32_t number = static_cast<uint32_t>(met->classes);
+      met->has_wanted = met->has_wanted || garbage.of_class(number).wanted;
+      const bool is_known = !garbage.is_alike(number) || known_.count(garbage.of_class(number).kind);
+      met->is_known = met->is_known && is_known;
+      met->is_old = met->is_old && (is_known || unread_kinds_.count(garbage.of_class(number).kind));
+    }
+  }
+
   // Counts garbage of which all kinds were shown before, without reading what it refers to; returns whether it did.
-  // If the collection is not `whole`, what older objects keep that garbage holds is attributed to the same kind. This
-  // stops after a little time: then the rest is attributed as well, and `unread` says so.
-  bool count_known(Garbage& garbage, uint64_t collection, bool whole, const Stopwatch& time) {
+  // If the collection is not `whole`, what older objects keep that garbage holds is attributed to the same kind. Where the
+  // garbage is listed only in `part`, or its blocks are not read until `end`, the rest is attributed as well, and `unread`
+  // says so.
+  bool count_known(Garbage& garbage, uint64_t collection, bool whole, bool part, const Stopwatch& time, double end) {
     const std::vector<Object*>& objects = garbage.objects();
     const std::vector<uint32_t>& types = garbage.graph().types();
     const uint32_t classes = static_cast<uint32_t>(garbage.graph().classes().size());
@@ -75,10 +92,11 @@ class Meter {
     const auto is_known = [this](uint64_t kind) { return known_.count(kind) > 0; };
     if (has_wanted && !std::all_of(kinds.begin(), kinds.end(), is_known)) return false;
     begin(collection);
-    if (!has_wanted) return watch_rest(whole);
+    is_cut_ = part;
+    if (!has_wanted) return watch_rest(whole && !part);
     std::vector<Held> held;
-    size_t tensors = 0;
     bool is_shared = false;
+    Limit limit(time, end);
     for (size_t place = 0; place < types.size(); ++place) {
       const uint8_t look = looks[types[place]];
       if (look == 2) {
@@ -87,7 +105,7 @@ class Meter {
         last_kind_ = kinds.back();
       }
       if (look != 1) continue;
-      if (++tensors > kFewTensors && !(tensors & 255) && time.passed() > kForKnown) {
+      if (limit.is_over()) {
         is_cut_ = true;
         break;
       }
@@ -99,20 +117,18 @@ class Meter {
         is_shared = is_shared || shared_.count(held[i].kind);
       }
     }
-    if (held.empty()) return !is_cut_ && watch_rest(whole);
-    uint64_t part = 0;
+    if (held.empty()) return watch_rest(whole && !is_cut_);
     if (is_shared) {
       for (const Held& one : held) kinds.push_back(one.kind);
-      part = part_of(&kinds);
-      for (Held& one : held) one.part = shared_.count(one.kind) ? part : 0;
+      const uint64_t kind = part_of(&kinds);
+      for (Held& one : held) one.part = shared_.count(one.kind) ? kind : 0;
       const auto is_told = [this](const Held& one) { return !one.part || shown_for_.count(one.kind ^ one.part); };
       if (!std::all_of(held.begin(), held.end(), is_told)) return false;
     }
     const auto shown = shown_for_.find(held[0].kind ^ held[0].part);
-    if ((is_cut_ || !whole) && shown != shown_for_.end()) {
-      saved_part_ = shown->second.part;
-      saved_before_ = blocks_.live();
-    }
+    rest_part_ = shown == shown_for_.end() ? kLeft : shown->second.part;
+    saved_before_ = blocks_.live();
+    if (is_cut_ || !whole) saved_part_ = rest_part_;
     counted_ = std::move(held);
     return true;
   }
@@ -120,7 +136,7 @@ class Meter {
   // Garbage that was counted holds no older objects.
   void no_rest() {
     saved_before_ = {};
-    saved_part_ = before_ = 0;
+    saved_part_ = rest_part_ = before_ = 0;
   }
 
   // Chooses the objects of a collection to show: not too many, unless it has time.
@@ -155,8 +171,11 @@ class Meter {
   }
 
   // A collection has more objects than are read, or there is no time to read all that they refer to.
-  void pass_over(uint64_t collection, bool is_large) {
+  void pass_over(Garbage& garbage, uint64_t collection, bool is_large) {
     begin(collection);
+    for (uint32_t number = 0; number < garbage.graph().classes().size(); ++number) {
+      unread_kinds_.insert(garbage.of_class(number).kind);
+    }
     before_ = blocks_.live().bytes;
     is_large_ = is_large;
     is_cut_ = !is_large;
@@ -181,33 +200,40 @@ class Meter {
 
   bool waits() const { return !counted_.empty() || !shown_.empty() || before_ > 0 || saved_part_ || is_large_ || is_cut_; }
 
-  // A collection has ended; `looked` is whether the chosen objects were read.
-  void finish(bool looked) {
+  // A collection has ended; `looked` is whether the chosen objects were read. What of the counted blocks was freed is found
+  // out until `end`; then it is what the owner no longer has.
+  void finish(bool looked, const Stopwatch& time, double end) {
     const auto is_gone = [this](const Held& one) { return blocks_.is_freed(one); };
     if (looked && std::all_of(shown_.begin(), shown_.end(), is_gone)) {
       known_.insert(candidates_.begin(), candidates_.end());
       for (const Held& one : shown_) show(one.kind, one.part, {collection_, one.block.pointer});
       keep();
     }
-    const Live now = before_ > 0 || saved_part_ ? blocks_.live() : Live{};
+    const Live now = before_ > 0 || rest_part_ || saved_part_ ? blocks_.live() : Live{};
     const uint64_t freed = before_ > now.bytes ? before_ - now.bytes : 0;
     small += freed;
     unread_.collections += is_large_;
-    unread_.cut += is_cut_ && !saved_part_;
-    unread_.known += is_cut_ && saved_part_;
     unread_.bytes += is_large_ ? freed : 0;
     unread_.cut_bytes += is_cut_ ? freed : 0;
     Live rest = {saved_before_.bytes - std::min(saved_before_.bytes, now.bytes),
                  saved_before_.blocks - std::min(saved_before_.blocks, now.blocks)};
     for (const Held& one : shown_) rest.take(is_gone(one) ? one.block.size : 0);
     std::unordered_map<uint64_t, size_t> places;  // of what was counted, by kind and part
+    Limit limit(time, end);
     for (const Held& one : counted_) {
+      if (rest_part_ && limit.is_over()) {
+        is_cut_ = true;
+        saved_part_ = rest_part_;
+        break;
+      }
       const bool gone = is_gone(one), known = looked || one.kind == last_kind_ || known_.count(one.kind);
       rest.take(gone ? one.block.size : 0);
       if (below_ && !known) small += one.block.size;
       // A finalizer may have resurrected what was shown: a later collection then shows it.
       if (known && gone) count(one, &places);
     }
+    unread_.cut += is_cut_ && !saved_part_;
+    unread_.known += is_cut_ && saved_part_;
     if (saved_part_ && rest.bytes && rest.blocks) {
       const auto is_on_card = [](const Held& one) { return one.device != 0; };
       const auto found = std::find_if(counted_.begin(), counted_.end(), is_on_card);
@@ -272,7 +298,7 @@ class Meter {
     described_.clear();
     chosen_.clear();
     saved_before_ = {};
-    saved_part_ = before_ = 0;
+    saved_part_ = rest_part_ = before_ = 0;
     blocks_.forget();
     below_ = is_large_ = is_cut_ = false;
   }
@@ -455,7 +481,7 @@ class Meter {
   }
 
   void count(const Held& held, std::unordered_map<uint64_t, size_t>* places) {
-    const auto [place, is_new] = places->emplace(held.kind ^ mixed(held.part), freed_.size());
+    const auto [place, is_new] = places->try_emplace(held.kind ^ mixed(held.part), freed_.size());
     if (is_new) freed_.push_back({collection_, held.kind, held.part, held.block.size, 0, held.device});
     ++freed_[place->second].blocks;
   }
@@ -470,10 +496,12 @@ class Meter {
   uint64_t before_ = 0;  // bytes of the owner before a collection about which nothing else is known
   uint64_t limit_ = 0, collection_ = 0;
   uint64_t saved_part_ = 0;  // the kind of the parts to which memory saved by autograd is attributed
+  uint64_t rest_part_ = 0;   // the same for known blocks that are not read, if there is no time
   Live saved_before_ = {};   // of the owner, before a collection of these
   // Kinds that were shown before, with the first block that was shown of each kind of block; if parts of several kinds
   // have such blocks, also by both kinds.
   std::unordered_set<uint64_t> known_, candidates_, shared_;
+  std::unordered_set<uint64_t> unread_kinds_;  // of classes in garbage that was not read
   std::unordered_map<uint64_t, Shown> shown_for_;
   std::vector<Held> shown_, counted_;
   std::vector<Described> described_;

@@ -57,6 +57,7 @@ struct State {
   std::deque<Raised> raised;                  // errors of signal handlers
   Meter meter;                                // belongs to one of the watches
   bool metered;                               // whether it has read what it was shown
+  double took, most;                          // how long the callbacks of a collection took so far, and may take
   bool has_time;                              // a collection may take long
   uint64_t seen;
   bool ending;
@@ -315,10 +316,12 @@ void schedule() {
   if (!state.raised.empty() || !state.after.empty()) Py_AddPendingCall(&after_collection, nullptr);
 }
 
-void finish() {
+void finish(const Stopwatch& time) {
   std::vector<Object*> looked;
   looked.swap(state.looked);
-  state.meter.finish(state.metered);
+  state.meter.finish(state.metered, time, state.most);
+  if (looked.empty()) return;
+  const Genuine genuine;
   for (Object* watch : looked) {
     if (call(watch, "gone", nullptr)) {
       state.after.push_back(watch);
@@ -416,13 +419,26 @@ bool is_whole() {
   return found;
 }
 
-// Reads garbage; returns whether it needs a look. It does not if it has no tensors, or if all of its kinds were shown before:
-// then it is counted. If that is little, the older objects that it holds are looked for, and read, too.
+// Lists garbage and reads it; returns whether it needs a look. It does not if it has no tensors, or if all of its kinds were
+// shown before: then it is counted. If that is little, the older objects that it holds are looked for, and read, too.
 bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
+  Meter::Met met;
+  const size_t most = has_time ? SIZE_MAX - 1 : kMostObjects;
+  const auto is_over = [&] {
+    if (has_time) return false;
+    state.meter.meet(garbage, &met);
+    return time.passed() > (!met.is_old ? kList : met.is_known && met.has_wanted ? kListKnown : kListPlain);
+  };
+  Garbage::Listed listed = garbage.list(state.mark, most, is_over);
+  if (garbage.objects().empty()) return false;
   const bool whole = is_whole();
-  if (state.meter.watch && !has_other_watch() && (whole || !state.has_time)) {
-    if (state.meter.count_known(garbage, state.seen, whole, time)) {
-      if (whole || garbage.objects().size() > kFew || !garbage.read(time, kForKnown, kFewOfKnown)) return false;
+  const bool is_part = listed == Garbage::Listed::kPart;
+  state.most = has_time ? kNoLimit : kNew;
+  if (state.meter.watch && !has_other_watch() && (whole || !state.has_time) && (!is_part || met.is_known)) {
+    const double now = time.passed(), end = has_time ? kNoLimit : now + (kReadKnown - now) * (1 - kFinding);
+    if (state.meter.count_known(garbage, state.seen, whole, is_part, time, end)) {
+      state.most = has_time ? kNoLimit : kKnown;
+      if (is_part || whole || garbage.objects().size() > kFew || !garbage.read(time, end, 0)) return false;
       if (!garbage.has_older()) {
         state.meter.no_rest();
         return false;
@@ -430,31 +446,31 @@ bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
       return garbage.has_wanted();
     }
   }
+  if (is_part && met.is_known && garbage.objects().size() <= most) {  // its blocks are of a new kind
+    listed = garbage.list(state.mark, most, [&] { return time.passed() > kList; });
+  }
+  if (listed == Garbage::Listed::kPart) {
+    state.meter.pass_over(garbage, state.seen, garbage.objects().size() > most);
+    return false;
+  }
   if (garbage.read(time, has_time ? kNoLimit : kForReferences)) return garbage.has_wanted();
-  state.meter.pass_over(state.seen, false);
+  state.meter.pass_over(garbage, state.seen, false);
   return false;
 }
 
 Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   if (!state.mark || args[0] != state.reference) return none();
+  const Stopwatch time;
   ++state.seen;
   const Quiet quiet;
   Others others;
-  if (state.ending) finish();  // the list of callbacks was emptied
+  if (state.ending) finish(time);  // the list of callbacks was emptied
   state.ending = false;
-  Object* const mark = state.mark;
-  const Stopwatch time;
-  std::vector<Object*> objects;
-  objects.reserve(4096);
-  const size_t most = state.has_time || has_other_watch() ? SIZE_MAX - 1 : kMostObjects;
-  if (PyList_Size(state.watches) > 0 && read_list(mark, most, &objects) && !objects.empty()) {
+  if (PyList_Size(state.watches) > 0) {
     state.metered = false;
-    if (objects.size() > most) {
-      state.meter.pass_over(state.seen, true);
-    } else {
-      Garbage garbage(std::move(objects), state.wanted);
-      if (read(garbage, time, most > kMostObjects) && look(garbage) && state.adopts) garbage.adopt(mark, state.values);
-    }
+    Garbage garbage(state.wanted);
+    const bool needs_look = read(garbage, time, state.has_time || has_other_watch());
+    if (needs_look && look(garbage) && state.adopts) garbage.adopt(state.mark, state.values);
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
       state.ending = true;
@@ -464,6 +480,7 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   make_mark();
   PyErr_Clear();
   if (state.ending) others.wait_longer();
+  state.took = time.passed();
   return none();
 }
 
@@ -472,12 +489,13 @@ Object* at_end(Object* self, Object* const*, size_t, Object*) {
     if (PyList_GetItem(state.callbacks, i) == self) PyList_SetSlice(state.callbacks, i, i + 1, nullptr);
   }
   if (state.ending) {
+    const Stopwatch time(state.took);
     state.ending = false;
     const Quiet quiet;
     const Others others;
-    const Genuine genuine;
-    finish();
+    finish(time);
     schedule();
+    state.took = time.passed();
   }
   PyErr_Clear();
   return none();
@@ -550,6 +568,9 @@ EXPORT void cudamem_collector_values(Object* probe, Object* value, int32_t versi
 }
 
 EXPORT int64_t cudamem_collector_collections() { return collections(); }
+
+// How long the callbacks of the last collection took, in milliseconds of the thread's processor time.
+EXPORT double cudamem_collector_took() { return state.took; }
 
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 
