@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cudamem_testing.simulated import simulated_cuda
     from cudamem_testing.simulated.bindings import SimulatedCardError
     from cudamem_testing.simulated.estimate import Estimate, estimate
+    from cudamem_testing.snapshots.moments import Snapshots
     from cudamem_testing.snapshots.record import SnapshotError
     from cudamem_testing.trace.graph import DataFlow
     from cudamem_testing.trace.profile import MemoryProfile, from_profile, memory_profile
@@ -57,6 +58,7 @@ __all__ = [
     "ReferenceCycles",
     "SimulatedCardError",
     "SnapshotError",
+    "Snapshots",
     "Window",
     "annotated_references",
     "estimate",
@@ -94,6 +96,7 @@ _HOMES = {
     "ReferenceCycles": "cycles.collect",
     "SimulatedCardError": "simulated.bindings",
     "SnapshotError": "snapshots.record",
+    "Snapshots": "snapshots.moments",
     "Window": "model.windows",
     "annotated_references": "cycles.draw",
     "estimate": "simulated.estimate",

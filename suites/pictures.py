@@ -17,6 +17,8 @@ from pathlib import Path
 
 from suites import guide
 
+PROJECT = "/home/you/project"
+"""What the temporary folder of a session is called, so that the same session is the same picture."""
 ROWS, HEIGHT, PAUSE = 32, 24.4, 3.0
 """Rows of the terminal, the height of one in pixels, seconds before the next command."""
 #: What rich fills in; the words in capitals are filled in by ``recorded``.
@@ -82,7 +84,7 @@ def session(page: str) -> list[str]:
         if isinstance(step, guide.Commands):
             for command in step.lines:
                 printed = guide.run(shlex.split(command), shell.folder, color=True)
-                lines += [f"$ {command}", *(line for line in printed if line), ""]
+                lines += [f"$ {command}", *(line.replace(str(shell.folder), PROJECT) for line in printed if line), ""]
         elif isinstance(step, guide.File):
             guide.write(step, shell.folder)
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -83,7 +84,11 @@ def test_recipes_are_yaml() -> None:
     recipes = [yaml.safe_load(block.partition("```")[0]) for block in blocks]
     steps = [step for recipe in recipes[:2] for job in recipe["jobs"].values() for step in job["steps"]]
     assert all({"uses", "run"} & {*step} for step in steps)
-    assert [*recipes[2]] == ["memory", "memory-gpu"]
+    assert [*recipes[2]] == ["memory", "memory-gpu", "memory-of-shards"]
+    for recipe in recipes:  # each makes a comment of the merged report or of the only one
+        text = json.dumps(recipe)
+        assert "report report.json --markdown > comment.md" in text
+        assert ("--splits" in text) == ("merge" in text)
 
 
 @pytest.mark.subprocess

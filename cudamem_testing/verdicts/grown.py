@@ -11,7 +11,6 @@ from cudamem_testing.model.baselines import TOP
 from cudamem_testing.model.blocks import LiveSet
 from cudamem_testing.model.facts import Taken
 from cudamem_testing.model.stacks import Frame
-from cudamem_testing.snapshots.lifetimes import NONE
 from cudamem_testing.snapshots.record import Kind
 from cudamem_testing.snapshots.replay import Replay
 
@@ -71,16 +70,15 @@ def peak_without(
         total = max(span)
         return total - span[0], start + span.index(total)
     freed, uncounted = replayed.lives.freed, 0
-    ends: dict[int, int] = {}
+    gone = dict(frees)  # each event frees one block; without one, -1 is never asked for
     best, moment = 0, start
     base = replayed.totals[start]
     for now in range(start, end + 1):
-        uncounted -= ends.pop(now, 0) + frees.get(now - 1, 0)
+        uncounted -= gone.get(now - 1, 0)
         level = replayed.totals[now] - base - uncounted
         if level > best:
             best, moment = level, now
         if now in places:
             uncounted += replayed.sizes[now]
-            if freed[now] != NONE:
-                ends[freed[now] + 1] = ends.get(freed[now] + 1, 0) + replayed.sizes[now]
+            gone[freed[now]] = replayed.sizes[now]
     return best, moment

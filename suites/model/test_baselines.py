@@ -21,6 +21,13 @@ def test_an_entry_keeps_what_its_metrics_name() -> None:
     assert (measured(0, None, allocations=0).idle, one.idle, measured(0, None).idle) == (True, False, False)
 
 
+def test_a_measurement_beside_what_is_recorded_of_its_metrics() -> None:
+    one, entry = measured(3, None, retries=1), Entry({"requested": Spread(2, 2), "allocations": Spread(9, 9)})
+    assert one.compared(("requested", "retries"), entry).recorded == {"requested": Spread(2, 2)}
+    assert one.compared(("retries",), None) == one.but(metrics=("retries",))
+    assert one.with_values({}) == one.but(values={})
+
+
 def test_several_runs_as_one() -> None:
     low, high = (PeakLine("a.py::f", 1),), (PeakLine("a.py::f", 9),)
     runs = [

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudamem_testing.model.changes import (
+    SIMULATED_MARGINS,
     TRACKED,
     Change,
+    ChangedPlace,
     Comparison,
     Spread,
     Tolerance,
@@ -106,11 +108,30 @@ def test_spreads() -> None:
     assert Spread.of(3, 1, 2) == Spread(1, 3)
     assert Spread(1, 2) | Spread(5, 6) == Spread(1, 6)
     assert Spread(2, 3) in Spread(1, 3)
+    assert Spread(1, 3) in Spread(1, 3)
     assert Spread(0, 3) not in Spread(1, 3)
     assert Spread(2, 4) not in Spread(1, 3)
     assert Spread(MIB, MIB).text("peak") == "1.0 MiB"
     assert Spread(MIB, 2 * MIB).text("peak") == "1.0 MiB to 2.0 MiB"
     assert Spread(7, 9).text("allocations") == "7 to 9"
+
+
+@pytest.mark.parametrize(
+    ("growth", "saved", "recorded", "is_for_backward"),
+    [(4, 2, False, True), (5, 2, False, False), (5, 0, True, True), (0, 0, True, False), (-1, 2, True, False)],
+)
+def test_growth_that_is_kept_for_backward(growth: int, saved: int, recorded: bool, is_for_backward: bool) -> None:
+    place = ChangedPlace("a.py::f", None, (), 10, 10 + growth, saved=7 + saved, saved_before=7, recorded=recorded)
+    assert (place.growth, place.is_for_backward) == (growth, is_for_backward)
+
+
+def test_how_far_a_simulated_card_may_be_from_a_real_one() -> None:
+    assert {metric: str(margin) for metric, margin in SIMULATED_MARGINS.items()} == {
+        "requested": "3%|64KiB",
+        "peak": "3%|64KiB",
+        "reserved": "5%|2MiB",
+        "retained": "3%|64KiB",
+    }
 
 
 @pytest.mark.parametrize(

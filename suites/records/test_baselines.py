@@ -20,6 +20,7 @@ from cudamem_testing.records.baselines import (
     BASELINES,
     BaselineKey,
     Entries,
+    Recorded,
     RecordError,
     module_of,
     parse,
@@ -28,6 +29,7 @@ from cudamem_testing.records.baselines import (
 from cudamem_testing.show.places import baseline_file
 
 CPU, CARD = Device("cpu"), Device("cuda", 1)
+THREADS = ("1 thread", "2 threads", "8 threads")
 HERE, THERE = "x86_64, 1 thread, torch 2.13", "NVIDIA H100 (9.0), torch 2.11, native"
 ENTRIES = {
     BaselineKey("test_b[x]", CPU, HERE): Entry({"requested": Spread(5, 5)}),
@@ -181,6 +183,8 @@ HEADER = '{"kind": "baselines", "schema": 2, "entries": ['
         (changed(5, "[]", '[["a", "b", 1, true]]'), f"5: {PLACE}"),
         (changed(5, "[]", '[["a", "b", 1, 1, {"saved": true}]]'), f"5: {PLACE}"),
         (changed(5, "[]", '[["a", "b", 1, 1, {"kept": 1}]]'), f"5: {PLACE}"),
+        (changed(5, "[]", '[["a", "b", 1, 1, 5]]'), f"5: {PLACE}"),
+        (changed(5, "[]", '[["a", "b", 1, 1, {}, {}]]'), f"5: {PLACE}"),
         (changed(5, TEXT.splitlines()[4], "5,"), "5: is no object"),
         (FIRST.encode().replace(b'[["a.py::f", 4]]', b'[["a"]]'), '2: top is no list of ["file::qualname", bytes]'),
         (FIRST.encode().replace(b'"requested"', b'"bytes"'), "2: has the unknown key 'bytes'"),
@@ -214,6 +218,36 @@ def test_nothing_but_its_own_error_comes_of_a_damaged_file(piece: bytes, place: 
             assert path.read_bytes() == content
         else:
             assert parse(str(path), render(entries)) == entries
+
+
+def test_an_entry_holds_for_other_numbers_of_threads() -> None:
+    """While those that are recorded agree."""
+    one, two, eight = (BaselineKey("t", CPU, f"x86_64, {number}, torch 2.13") for number in THREADS)
+    low, high = Entry({"requested": Spread(1, 1)}), Entry({"requested": Spread(2, 2)})
+    agreeing, differing = Recorded({one: low, two: low}), Recorded({one: low, two: high})
+    assert (agreeing.find(two), agreeing.find(eight)) == (two, one)
+    assert (differing.find(two), differing.find(eight)) == (two, None)
+    assert (differing.get(two), differing.get(eight)) == (high, None)
+    assert agreeing.find(eight._replace(test="u")) is None
+    assert (bool(agreeing), bool(Recorded({}))) == (True, False)
+
+
+def test_the_entry_of_a_real_card_holds_for_a_simulated_one() -> None:
+    """If asked for: that of the same torch, or else the last by name."""
+
+    def key(environment: str, test: str = "t") -> BaselineKey:
+        return BaselineKey(test, Device("cuda", 0), environment)
+
+    real = {torch: key(f"NVIDIA H100 80GB HBM3 (9.0), {torch}, native") for torch in ("torch 2.9", "torch 2.11")}
+    others = [key("NVIDIA A100-SXM4-80GB (8.0), torch 2.11, native"), key(real["torch 2.11"].environment, "u")]
+    entries = {one: Entry({"requested": Spread(n, n)}) for n, one in enumerate([*others, *real.values()])}
+    recorded = Recorded(entries, real_cards=True)
+    assert recorded.find(key("simulated h100, torch 2.11, native")) == real["torch 2.11"]
+    assert recorded.find(key("simulated h100, torch 2.9, native")) == real["torch 2.9"]
+    assert recorded.find(key("simulated h100, torch 2.13, native")) == max(real.values())
+    assert recorded.find(key("simulated h100, torch 2.11, expandable")) is None
+    assert recorded.find(key("simulated h200, torch 2.11, native")) is None
+    assert Recorded(entries).find(key("simulated h100, torch 2.11, native")) is None
 
 
 def test_changing_entries(tmp_path: Path) -> None:

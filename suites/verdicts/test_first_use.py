@@ -50,6 +50,10 @@ def test_a_warning_of_a_failed_test_counts_as_the_first() -> None:
     assert outcome(check, leak()) == [(Severity.FAIL, None)]
 
 
+def test_a_note_stays_a_note() -> None:
+    assert outcome(FirstUse(), leak(severity=Severity.NOTE)) == [(Severity.NOTE, Standing.FIRST_USE)]
+
+
 def test_a_cause_on_record_is_no_first_use() -> None:
     check = FirstUse()
     finding = leak(cause="leak | c")
@@ -69,6 +73,7 @@ def test_who_may_hold_it(holder: Path) -> None:
         leak(holder=None),
         leak(cause=None),
         leak(verdict=Verdict.HELD_BY_CPP),
+        leak(verdict=Verdict.TEST_INSTANCE),
     ],
 )
 def test_what_is_no_cache(finding: Finding) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,36 @@ def test_what_others_made_before_may_go_or_stay(program: list[tuple[int, int, in
     frees = frees_of_others(replayed, start, end, 1)
     assert peak_without(replayed, start, end, (), frees) == (max(levels), start + levels.index(max(levels)))
     assert sum(frees.values()) == sum(size for size, *_ in stays - {*history[first + end].values()})
+
+
+@pytest.mark.parametrize("unrecorded", [0, 2])
+def test_frees_of_others_and_the_peak_without_them(unrecorded: int) -> None:
+    """An older block is freed inside of the window, another at its end; two allocations may have no event."""
+    alloc, free = 0, 1
+    rows = [
+        (address, size, sequence, 0, 0, owner, 1, kind)
+        for address, size, sequence, owner, kind in [
+            (1, 10, 1, 2, alloc),
+            (2, 20, 2, 2, alloc),
+            (3, 5, 3, 1, alloc),  # the window begins
+            (4, 40, 4, 1, alloc),
+            (1, 10, 1, 2, free),
+            (4, 40, 4, 1, free),
+            (5, 7, 5, 1, alloc),
+            (2, 20, 2, 2, free),  # the window has ended
+            (3, 5, 3, 1, free),
+        ]
+    ]
+    replayed = replay(read_cpu([(5, 7, 5, 0, 1, 1)], rows[unrecorded:], first=unrecorded), "requested")
+    start, end = 2 - unrecorded, 7 - unrecorded
+    frees = frees_of_others(replayed, start, end, 1)
+    assert frees == {start + 2: 10}
+    assert frees_of_others(replayed, start, end + 1, 1) == {start + 2: 10, start + 5: 20}
+    assert frees_of_others(replayed, start, end, 2) == {}
+    assert peak_without(replayed, start, end, ()) == (45, start + 2)
+    assert peak_without(replayed, start, end, (), frees) == (45, start + 2)
+    assert peak_without(replayed, start, end, {start + 1}) == (5, start + 1)
+    assert peak_without(replayed, start, end, {start + 1}, frees) == (12, end)
 
 
 def test_segments_and_allocations_since_a_moment() -> None:
