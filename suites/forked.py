@@ -2,9 +2,9 @@
 
 Importing them takes a process three seconds of the processor, most of what a test takes that needs a process. The
 command sends its arguments, environment and open files to a server, which imported torch, pytest and the package once
-and forks; it ends as the forked process ends. Processes that pytest-xdist or torchrun start from there begin in the
-same way. ``python(compiler=True)`` starts with torch's compiler as well, which any optimizer of torch imports: as much
-time again, and as many objects.
+and forks; it ends as the forked process ends. Processes that pytest-xdist, torchrun or multiprocessing start from there
+begin in the same way. ``python(compiler=True)`` starts with torch's compiler as well, which any optimizer of torch
+imports: as much time again, and as many objects.
 
 What an interpreter reads when it starts cannot be given to a fork: with other options than ``-u``, or other variables
 that say how Python or a library starts, the command is an ordinary interpreter. So it is where a system cannot fork. A
@@ -199,6 +199,7 @@ def _run(request: dict[str, Any], files: Sequence[int], executable: str, path: S
     import threading
     import traceback
     import types
+    from multiprocessing import spawn
 
     import torch
 
@@ -221,6 +222,7 @@ def _run(request: dict[str, Any], files: Sequence[int], executable: str, path: S
     what = rest.pop(0) if kind in ("-c", "-m") else kind
     first = {"-c": "", "-m": os.getcwd()}.get(kind, os.path.dirname(os.path.abspath(what)))
     sys.executable = executable
+    spawn.set_executable(executable)
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     own = environment.get("PYTHONPATH", "")
     sys.path[:] = [first, *(own.split(os.pathsep) if own else ()), *path]

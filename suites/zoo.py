@@ -68,18 +68,12 @@ def pytest_sessionfinish():
     zoo.end()
 """
 SMALL_HEAP = """
-from contextlib import ExitStack
-
-import torch
-from suites.heap import set_aside
-
-aside = ExitStack()
-aside.enter_context(set_aside())
+from suites import aside
 
 
 def pytest_runtest_setup(item):
     if item.path.name.startswith("test_whole_"):
-        aside.close()
+        zoo.SMALL_HEAP.close()
 """
 #: Cases whose memory is held by an object that is older than their module: of a library, or of pytest.
 WHOLE_HEAP = {"G21", "K4", "M4", "P24", "T15"}

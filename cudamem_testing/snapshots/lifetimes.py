@@ -149,7 +149,10 @@ def completed_at_once(recording: Recording) -> bool:
 
 def mask(kinds: bytes, *wanted: int) -> bytes:
     """1 for each event of some kinds."""
-    return kinds.translate(bytes(int(code in wanted) for code in range(256)))
+    table = bytearray(256)
+    for code in wanted:
+        table[code] = 1
+    return kinds.translate(table)
 
 
 def _ends(recording: Recording, counter: Counter) -> tuple[Kind, list[str]]:
