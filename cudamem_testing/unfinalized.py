@@ -256,7 +256,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     meter = (*given, ctypes.py_object, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_has_time.restype = None
-    library.cudamem_collector_took.restype = ctypes.c_double
+    library.cudamem_collector_took.restype = library.cudamem_collector_left.restype = ctypes.c_double
     for name in ("unread", "counts"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.py_object
     for name in ("counted", "unshown"):

@@ -13,8 +13,6 @@ from cudamem_testing.torch_api.tensors import StoredMemory
 
 #: Objects outside the garbage, held by it through C++, that are looked at; and if there is little time.
 MOST_BEYOND, SOME_BEYOND = 20_000, 100
-#: Seconds of processor time after which no further cycle of a collection in a test is read.
-EXPLAINING = 0.005
 
 Allocated = Callable[[str, int], "Stack | None"]
 
@@ -28,8 +26,8 @@ class Question:
     tensor that only Python can read; with ``known_only``, blocks without one do not count. ``counts`` decides some of
     this faster. Without ``blocks`` they are asked for blocks of the CPU, too. ``enough`` says whether so many bytes
     on each device are worth examining. ``kind`` looks for instances of a class instead of tensors. ``memory`` is kept
-    between questions. Of objects beyond the garbage ``beyond`` are read; ``cut`` is called if there are more. After
-    ``seconds`` no further cycle is read, and ``stopped`` is called if there are some.
+    between questions. Of objects beyond the garbage ``beyond`` are read, for some ``seconds``; ``cut`` is called if
+    there are more. After ``seconds`` no further cycle is read, and ``stopped`` is called if there are some.
     """
 
     locator: Locator

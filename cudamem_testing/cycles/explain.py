@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from cudamem_testing import safe_access
 from cudamem_testing.cycles.draft import Draft, Found, Question
 from cudamem_testing.cycles.memory import Chain, Memory
-from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages
+from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages, TooLongError
 from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, UNREAD, Cycle, KeptTensor
 from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
@@ -45,8 +45,6 @@ ENDS, STARTS = 24, 200
 NAMED_ENDS = 8
 #: Cycles of the same classes in one collection that are read; what others keep is counted with those.
 MOST_ALIKE = 8
-#: Cycles of one collection that are read, however long it takes.
-AT_LEAST = 8
 UNSEEN = "(through C++, where it cannot be followed)"
 
 
@@ -54,14 +52,17 @@ def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part]
     """The cycles in garbage that keep what is asked for; none if that is not enough.
 
     ``parts`` are what the garbage consists of, one after the other; the question's memory keeps where their cycles are.
+    Without time for all that keeps memory there is none either: then the native part notes it.
     """
     with Graph([*garbage]) as graph:
         reading = _Explanation(graph, question)
         try:
             draft = Draft([*reading.cycles()] if reading.is_enough() else [], reading.storages, question)
-        except BaseException:  # that of a signal handler among them
+        except BaseException as error:  # that of a signal handler among them
             if reading.storages is not None:
                 reading.storages.settle()
+            if type(error) is TooLongError:
+                return Draft([], None, question)
             raise
         if parts and question.memory is not None:
             question.memory.parts.update(reading.parts(parts))
@@ -177,6 +178,9 @@ class _Explanation:
         is_cut = False
         waiting = deque(sorted(starts))
         while waiting:
+            if self._is_late():
+                is_cut = True
+                break
             place = waiting.popleft()
             obj = self._objects[place]
             found = tensor_edges(obj) if is_tensor(obj) else node_edges(obj, metadata=False)
@@ -206,6 +210,9 @@ class _Explanation:
                     seen.add(storage.identity)
                     yield place, storage, carrier
 
+    def _is_late(self) -> bool:
+        return self._ends is not None and thread_time() > self._ends
+
     def cycles(self) -> Iterator[Found]:
         """Every source component that keeps something, put into words."""
         graph = self._graph
@@ -224,7 +231,7 @@ class _Explanation:
         found = groups.items() if not others else sorted(groups.items(), key=lambda pair: -self._bytes(pair[1]))
         is_stopped = False
         for number, (component, group) in enumerate(found):
-            if not is_stopped and number >= AT_LEAST and self._ends is not None and thread_time() > self._ends:
+            if not is_stopped and number and self._is_late():
                 is_stopped = True
                 self._question.stopped()
             if is_stopped:

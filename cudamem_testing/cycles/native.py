@@ -41,7 +41,7 @@ def library() -> PyDLL:
         ("graph_find", number, handle, obj),
         ("graph_add", number, handle, obj),
         ("graph_refer", None, handle, number, number),
-        ("graph_search", None, handle, handle, obj),
+        ("graph_search", ctypes.c_int32, handle, handle, obj),
         ("graph_keeper", number, handle, number),
         ("graph_size", number, handle, number),
         ("graph_hanging", number, handle, number),
@@ -60,10 +60,15 @@ def library() -> PyDLL:
         ("storages_groups", obj, handle),
         ("storages_items", obj, handle, number, number),
         ("storages_settle", obj, handle),
+        ("collector_pace", None, ctypes.c_double),
     ):
         function = getattr(loaded, f"cudamem_{name}")
         function.restype, function.argtypes = result, arguments
     return loaded
+
+
+class TooLongError(Exception):
+    """The collection has no time left."""
 
 
 class Item(NamedTuple):
@@ -146,8 +151,9 @@ class Graph:
         self._library.cudamem_graph_refer(self.handle, holder, held)
 
     def search(self, storages: Storages | None, others: Sequence[int]) -> None:
-        """Finds what keeps some storages, and the objects at some other places."""
-        self._library.cudamem_graph_search(self.handle, storages and storages.handle, [*others])
+        """Finds what keeps some storages, and the objects at some other places. Raises ``TooLongError``."""
+        if not self._library.cudamem_graph_search(self.handle, storages and storages.handle, [*others]):
+            raise TooLongError
 
     def keeper(self, place: int) -> int:
         """The component that keeps an object: a cycle that no other cycle reaches, ``NONE`` if no cycle does.
@@ -220,9 +226,13 @@ class Storages:
     def read(self, graph: Graph, places: Sequence[int], *, gradients: bool = True) -> tuple[list[int], list[int]]:
         """Reads tensors; with ``gradients`` also those of parameters.
 
-        Returns the places of tensors whose storages it cannot read, and of those that may refer to more.
+        Returns the places of tensors whose storages it cannot read, and of those that may refer to more. Raises
+        ``TooLongError``.
         """
-        unread, followed, owners = self._library.cudamem_storages_read(self.handle, [*places], gradients)
+        found = self._library.cudamem_storages_read(self.handle, [*places], gradients)
+        if not found:
+            raise TooLongError
+        unread, followed, owners = found
         for owner in owners:
             self.parameters[len(graph.objects)] = owner
             graph.objects.append(None)

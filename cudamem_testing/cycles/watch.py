@@ -109,6 +109,11 @@ class CycleWatch:
         """Say that collections may take long, because no code of a test waits for them, until counting begins again."""
         self._watch.has_time()
 
+    @staticmethod
+    def left() -> float:
+        """Seconds of processor time that reading the garbage of this collection may still take."""
+        return float(library().cudamem_collector_left()) / 1000
+
     def unread(self) -> Unread:
         """What was not read since counting began."""
         return self._watch.unread()

@@ -30,6 +30,12 @@ class Values {
     Py_DecRef(made);
   }
 
+  // Whether an instance may have a dictionary.
+  bool may_have_made(Object* instance) const {
+    const uintptr_t found = dictionary_of(instance);
+    return !works_ || (version_ == 11 ? found != 0 : !(found & 1));
+  }
+
   // Whether an instance has its values again, in the place of a dictionary that nothing else holds.
   bool restore(Object* instance, Object* dictionary) const {
     if (!works_ || dictionary_of(instance) != reinterpret_cast<uintptr_t>(dictionary)) return false;
@@ -91,13 +97,12 @@ class Garbage {
   }
 
   // Reads what the garbage refers to. Objects that this collection did not visit, because they are of an older generation
-  // or frozen, are garbage if all counted references to them come from garbage. Returns whether it read all: some
-  // references in any case, the others until some moment.
-  bool read(const Stopwatch& time, double end, size_t few = kFewReferences) {
-    size_t references = 0;
-    Limit limit(time, end);
+  // or frozen, are garbage if all counted references to them come from garbage. Returns whether it read all until some
+  // moment.
+  bool read(const Stopwatch& time, double end) {
+    Limit limit(time, end, 1024);
     return graph_.read_with([&](Object* object) {
-      if (++references > few && limit.is_over()) return 1;
+      if (limit.is_over()) return 1;
       if (!is_collected(object)) return 0;
       if (link_of(object)->before & kGarbage) {
         const uint32_t place = graph_.find(object);
@@ -148,11 +153,16 @@ class Garbage {
   // Dictionaries that reading created from the values in an instance hold garbage, in some versions of Python (see
   // `_makes_dictionaries` in unfinalized.py). Only the instance holds them. It gets its values back; if that fails, they
   // are added to the garbage, else the collector would think that a finalizer resurrected what they hold. Returns those
-  // of them that were added since the last call.
-  const std::vector<Made>& adopt(Object* mark, const Values& values) {
+  // of them that were added now. `places` are those of the objects that may have been read, in ascending order; without
+  // them, it may be all.
+  const std::vector<Made>& adopt(Object* mark, const Values& values, const std::vector<uint32_t>* places = nullptr) {
     made_.clear();
-    for (owner_ = 0; owner_ < listed_; ++owner_) {
-      if (class_at(owner_).managed) graph_.traverse(static_cast<uint32_t>(owner_), &visit, this);
+    const size_t count = places ? places->size() : listed_;
+    for (size_t i = 0; i < count; ++i) {
+      owner_ = places ? (*places)[i] : i;
+      if (owner_ >= listed_) break;
+      if (!class_at(owner_).managed || !values.may_have_made(objects()[owner_])) continue;
+      graph_.traverse(static_cast<uint32_t>(owner_), &visit, this);
     }
     const auto is_restored = [&](const Made& one) {
       if (!values.restore(objects()[one.owner], one.dictionary)) return false;
@@ -253,7 +263,10 @@ class Parts {
     parents_.resize(size);
     for (uint32_t i = 0; i < size; ++i) parents_[i] = i;
     for (uint32_t i = 0; i < size; ++i) {
-      for (const uint32_t* held = graph.held_by(i); held != graph.held_by(i + 1); ++held) join(objects, i, *held);
+      for (const uint32_t* held = graph.held_by(i); held != graph.held_by(i + 1); ++held) {
+        Hurry::check();
+        join(objects, i, *held);
+      }
     }
     for (const Graph::Pair& one : graph.given()) join(objects, one.first, one.second);
     numbers_.resize(size);

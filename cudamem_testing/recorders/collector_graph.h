@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collector_python.h"
+#include "collector_time.h"
 
 // Finds the place of an object by its address: a table with open addressing (linear probing).
 class Numbers {
@@ -103,11 +104,34 @@ class Graph {
 
   // Reads all references, as the collector sees them. Call it once; later only `refer` adds references.
   void read() {
-    read_with([this](Object* object) {
+    const bool is_whole = read_with([this](Object* object) {
       const uint32_t place = find(object);
       if (place != kNone) holds(place);
-      return 0;
+      return static_cast<int>(!Hurry::has_time_for([] { Hurry::check(2); }));
     });
+    if (!is_whole) throw Hurry::TooLong();
+  }
+
+  // The graph of some of the objects, all of whose references were read, in that order.
+  Graph part(const std::vector<uint32_t>& places) const {
+    Graph found;
+    found.reserve(places.size());
+    std::vector<uint32_t> numbers(objects_.size(), kNone);
+    for (uint32_t place : places) numbers[place] = found.add(objects_[place]);
+    for (uint32_t place : places) {
+      found.held_starts_.push_back(static_cast<uint32_t>(found.held_.size()));
+      for (const uint32_t* held = held_by(place); held != held_by(place + 1); ++held) {
+        Hurry::check();
+        if (numbers[*held] != kNone) found.held_.push_back(numbers[*held]);
+      }
+    }
+    found.held_starts_.push_back(static_cast<uint32_t>(found.held_.size()));
+    for (const Pair& one : extra_) {
+      const Pair inside = {numbers[one.first], numbers[one.second]};
+      if (inside.first != kNone && inside.second != kNone) found.extra_.push_back(inside);
+    }
+    found.is_read_ = true;
+    return found;
   }
 
   // Calls a function for each reference, which may call `holds` and `add`, until it returns something other than 0.
@@ -266,7 +290,10 @@ class Graph {
     for (uint32_t one = 2; one < size + 2; ++one) holder_starts_[one] += holder_starts_[one - 1];
     holders_.resize(held_.size());
     for (uint32_t one = 0; one < size; ++one) {
-      for (const uint32_t* held = held_by(one); held != held_by(one + 1); ++held) holders_[holder_starts_[*held + 1]++] = one;
+      for (const uint32_t* held = held_by(one); held != held_by(one + 1); ++held) {
+        Hurry::check();
+        holders_[holder_starts_[*held + 1]++] = one;
+      }
     }
     previous_.resize(size);
     walked_.assign(size, 0);
@@ -281,6 +308,7 @@ class Graph {
       const uint32_t one = waiting.back();
       waiting.pop_back();
       for (const uint32_t* holder = holders_of(one); holder != holders_of(one + 1); ++holder) {
+        Hurry::check();
         if (relevant_[*holder]) continue;
         relevant_[*holder] = 1;
         waiting.push_back(*holder);
@@ -308,6 +336,7 @@ class Graph {
         const uint32_t*& next = work.back().second;
         uint32_t inner = kNone;
         for (; next != end && inner == kNone; ++next) {
+          Hurry::check();
           const uint32_t seen = order[*next];
           if (seen) {
             low[one] = std::min(low[one], seen);
@@ -353,6 +382,7 @@ class Graph {
       if (owner == kNone) continue;
       cyclic_[owner] += is_cyclic;
       for (const uint32_t* one = first; one != last; ++one) {
+        Hurry::check();
         keeper_[*one] = owner;
         ++sizes_[owner];
         for (const uint32_t* held = held_by(*one); held != held_by(*one + 1); ++held) {

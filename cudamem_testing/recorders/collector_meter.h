@@ -39,8 +39,10 @@ class Meter {
   struct Part {
     uint64_t fingerprint, objects;
   };
-  // Whether the watch recognises a part by its fingerprint and its objects; gets dictionaries that this created.
-  using Recognise = std::function<bool(uint64_t, const std::vector<Object*>&, std::vector<Garbage::Made>*)>;
+  // Whether the watch recognises a part by its fingerprint and its objects with their places; gets dictionaries that this
+  // created.
+  using Recognise =
+      std::function<bool(uint64_t, const std::vector<Object*>&, const std::vector<uint32_t>&, std::vector<Garbage::Made>*)>;
 
   Object* watch = nullptr;
   uint64_t small = 0;  // bytes that garbage kept below the limit
@@ -146,7 +148,9 @@ class Meter {
     std::vector<Held> held;
     std::vector<Opaque> opaque;
     for (size_t place = 0; place < size; ++place) {
+      Hurry::check();
       if (!garbage.class_at(place).wanted) continue;
+      Hurry::check(Storages::kTensor);
       const Memory memory = blocks_.read(garbage.objects()[place], place, &held);
       if (memory != Memory::kRead) opaque.push_back({place, memory == Memory::kSaved});
     }
@@ -188,8 +192,9 @@ class Meter {
   };
   const Unread& unread() const { return unread_; }
 
-  // The parts that `choose` chose last.
+  // The parts that `choose` chose last, and the places of their objects; none if there are others.
   const std::vector<Part>& parts() const { return chosen_; }
+  const std::vector<uint32_t>& places() const { return places_; }
 
   // Bytes that are not part of what is shown.
   uint64_t unshown() const {
@@ -204,7 +209,11 @@ class Meter {
   // out until `end`; then it is what the owner no longer has.
   void finish(bool looked, const Stopwatch& time, double end) {
     const auto is_gone = [this](const Held& one) { return blocks_.is_freed(one); };
-    if (looked && std::all_of(shown_.begin(), shown_.end(), is_gone)) {
+    Limit limit(time, end);
+    std::vector<uint8_t> gone_shown;
+    for (size_t i = 0; i < shown_.size() && !limit.is_over(); ++i) gone_shown.push_back(is_gone(shown_[i]));
+    const bool is_late = gone_shown.size() < shown_.size();  // then these kinds are shown again
+    if (looked && !is_late && std::count(gone_shown.begin(), gone_shown.end(), 0) == 0) {
       known_.insert(candidates_.begin(), candidates_.end());
       for (const Held& one : shown_) show(one.kind, one.part, {collection_, one.block.pointer});
       keep();
@@ -217,9 +226,9 @@ class Meter {
     unread_.cut_bytes += is_cut_ ? freed : 0;
     Live rest = {saved_before_.bytes - std::min(saved_before_.bytes, now.bytes),
                  saved_before_.blocks - std::min(saved_before_.blocks, now.blocks)};
-    for (const Held& one : shown_) rest.take(is_gone(one) ? one.block.size : 0);
+    for (size_t i = 0; i < gone_shown.size(); ++i) rest.take(gone_shown[i] ? shown_[i].block.size : 0);
+    if (is_late && saved_part_) saved_part_ = 0, ++unread_.known;
     std::unordered_map<uint64_t, size_t> places;  // of what was counted, by kind and part
-    Limit limit(time, end);
     for (const Held& one : counted_) {
       if (rest_part_ && limit.is_over()) {
         is_cut_ = true;
@@ -297,6 +306,7 @@ class Meter {
     candidates_.clear();
     described_.clear();
     chosen_.clear();
+    places_.clear();
     saved_before_ = {};
     saved_part_ = rest_part_ = before_ = 0;
     blocks_.forget();
@@ -349,6 +359,7 @@ class Meter {
     std::unordered_set<uint64_t> shown;
     for (uint32_t part = 0; part < parts.count(); ++part) {
       if (blocks[part].empty() && opaque_of[part].empty()) continue;
+      Hurry::check(Storages::kTensor);
       all.push_back(part);
       described_.push_back(describe(garbage, parts, part, blocks[part], opaque_of[part]));
       Described& one = described_.back();
@@ -379,6 +390,7 @@ class Meter {
       }
       if (!one.is_fresh) continue;
       for (const uint32_t* at = parts.begin_of(all[i]); at != parts.end_of(all[i]); ++at) chosen.push_back(objects[*at]);
+      if (made.empty()) places_.insert(places_.end(), parts.begin_of(all[i]), parts.end_of(all[i]));
       size_t count = static_cast<size_t>(parts.end_of(all[i]) - parts.begin_of(all[i]));
       if (!made.empty()) {
         const std::vector<Object*>& more = dictionaries[all[i]];
@@ -435,7 +447,7 @@ class Meter {
     if (found == parts_.end() || found->second.kinds != one.kinds) return false;
     std::vector<Object*> objects;
     for (const uint32_t* at = parts.begin_of(part); at != parts.end_of(part); ++at) objects.push_back(garbage.objects()[*at]);
-    if (!recognise(one.fingerprint, objects, made)) return false;
+    if (!recognise(one.fingerprint, objects, {parts.begin_of(part), parts.end_of(part)}, made)) return false;
     const Known& known = found->second;
     known_.insert(known.kinds.begin(), known.kinds.end());
     for (const auto& block : known.blocks) show(block.first, known.part, block.second);
@@ -461,9 +473,9 @@ class Meter {
 
   void show(uint64_t kind, uint64_t part, Place place) {
     const Shown shown = {part, place};
-    if (shown_for_.emplace(kind, shown).first->second.part != part) shared_.insert(kind);
-    shown_for_.emplace(kind ^ part, shown);
-    shown_for_.emplace(part, shown);  // for memory that autograd saved
+    if (shown_for_.try_emplace(kind, shown).first->second.part != part) shared_.insert(kind);
+    shown_for_.try_emplace(kind ^ part, shown);
+    shown_for_.try_emplace(part, shown);  // for memory that autograd saved
   }
 
   // Keeps what was shown until after the next `begin`.
@@ -506,6 +518,7 @@ class Meter {
   std::vector<Held> shown_, counted_;
   std::vector<Described> described_;
   std::vector<Part> chosen_;
+  std::vector<uint32_t> places_;
   std::unordered_map<uint64_t, Known> parts_;  // by fingerprint, for the watch that was metered last
   Object* last_watch_ = nullptr;
   std::vector<Freed> freed_;

@@ -93,12 +93,13 @@ READING uint32_t cudamem_graph_add(Graph* graph, Object* one) { return graph->ad
 READING void cudamem_graph_refer(Graph* graph, uint32_t holder, uint32_t held) { graph->refer(holder, held); }
 
 // Searches for what keeps the storages that were read, if any, and other objects.
-READING void cudamem_graph_search(Graph* graph, const Storages* storages, Object* others) {
+// Returns whether there was time.
+READING int32_t cudamem_graph_search(Graph* graph, const Storages* storages, Object* others) {
   std::vector<uint32_t> targets = reading::places_of(others);
   if (storages) {
     for (const Storages::Item& one : storages->items()) targets.push_back(one.place);
   }
-  graph->search(targets);
+  return Hurry::has_time_for([&] { graph->search(targets); });
 }
 
 READING uint32_t cudamem_graph_keeper(const Graph* graph, uint32_t place) { return graph->keeper(place); }
@@ -158,9 +159,11 @@ READING void* cudamem_storages_begin(Graph* graph, uint32_t offset, Object* para
 
 READING void cudamem_storages_end(Storages* storages) { delete storages; }
 
-// Reads the tensors at some places; returns three lists (`Storages::Others`).
+// Reads the tensors at some places; returns three lists (`Storages::Others`), or none if there was no time.
 READING Object* cudamem_storages_read(Storages* storages, Object* places, int32_t gradients) {
-  const Storages::Others others = storages->read(reading::places_of(places), gradients != 0);
+  Storages::Others others;
+  const auto read = [&] { others = storages->read(reading::places_of(places), gradients != 0); };
+  if (!Hurry::has_time_for(read)) return PyList_New(0);
   return reading::list_of_lists({others.unread, others.followed, others.owners});
 }
 

@@ -28,7 +28,7 @@ inline uint32_t device_of(c10::Device device) {
 class Storages {
  public:
   using BlockAt = int32_t (*)(uint64_t, cudamem::Block*);
-  static constexpr uint32_t kAnyOwner = 0xFFFFFFFF;
+  static constexpr uint32_t kAnyOwner = 0xFFFFFFFF, kTensor = 32;  // the second one: steps of a loop (`Hurry`)
 
   // One storage: its first tensor, the number of the stack that allocated its block, `kNone` if unknown, and its device, for
   // the CPU 0, else the type and the index (see `device_of`).
@@ -53,6 +53,7 @@ class Storages {
     Others others;
     std::vector<std::pair<uint32_t, const c10::TensorImpl*>> found;
     for (uint32_t place : places) {
+      Hurry::check(kTensor);
       const c10::TensorImpl* const impl = tensor_at(place);
       if (!add(impl, place)) others.unread.push_back(place);
       if (!impl || !impl->autograd_meta()) continue;
@@ -66,7 +67,7 @@ class Storages {
     }
     if (!gradients || found.empty()) return others;
     std::unordered_map<const c10::TensorImpl*, uint32_t> tensors;
-    for (uint32_t place : places) tensors.emplace(tensor_at(place), place);
+    for (uint32_t place : places) Hurry::check(kTensor), tensors.emplace(tensor_at(place), place);
     for (const auto& [place, grad] : found) {
       const auto known = tensors.find(grad);
       if (known != tensors.end()) {

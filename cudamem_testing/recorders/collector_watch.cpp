@@ -376,32 +376,48 @@ bool look(Garbage& garbage) {
     Object* const watch = PyList_GetItem(state.watches, i);
     const bool metered = watch == state.meter.watch;
     const auto recognise = [&](uint64_t fingerprint, const std::vector<Object*>& objects,
-                               std::vector<Garbage::Made>* made) {
+                               const std::vector<uint32_t>& places, std::vector<Garbage::Made>* made) {
       const Genuine genuine;
       looks = true;
       const bool answer = call_with(watch, "recognise", objects, {{fingerprint, objects.size()}});
       if (state.adopts) {
-        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark, state.values);
+        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark, state.values, &places);
         made->insert(made->end(), found.begin(), found.end());
       }
       return answer;
     };
     std::vector<Object*> chosen;
-    if (metered) chosen = state.meter.choose(garbage, state.seen, state.has_time, recognise);
+    Hurry::stage(kParts);
+    const auto choose = [&] { chosen = state.meter.choose(garbage, state.seen, state.has_time, recognise); };
+    if (metered && !Hurry::has_time_for(choose)) state.meter.pass_over(garbage, state.seen, false);
     if (metered && chosen.empty()) continue;
+    Hurry::stage(kKeepers);
     const Genuine genuine;
     looks = true;
     Py_IncRef(watch);
     if (!metered) chosen = garbage.objects();
-    Graph part(chosen == garbage.objects() ? std::vector<Object*>() : chosen);
-    if (!part.objects().empty()) part.read();
-    const reading::SharedGraph shared(part.objects().empty() ? garbage.graph() : part);
-    if (call_with(watch, "look", chosen, metered ? state.meter.parts() : std::vector<Meter::Part>())) {
+    Graph part;
+    const auto take_part = [&] {
+      if (!metered || chosen == garbage.objects()) return;
+      if (state.meter.places().size() == chosen.size()) {
+        part = garbage.graph().part(state.meter.places());
+      } else {  // with dictionaries that reading made
+        part = Graph(chosen);
+        part.read();
+      }
+    };
+    bool looked = false;
+    if (Hurry::has_time_for(take_part)) {
+      const reading::SharedGraph shared(part.objects().empty() ? garbage.graph() : part);
+      looked = call_with(watch, "look", chosen, metered ? state.meter.parts() : std::vector<Meter::Part>());
+    }
+    if (looked) {
       state.looked.push_back(watch);
       state.metered = state.metered || metered;
     } else {
       Py_DecRef(watch);
     }
+    if (metered && Hurry::is_late()) state.meter.pass_over(garbage, state.seen, false);
   }
   PyErr_Clear();
   return looks;
@@ -438,7 +454,7 @@ bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
     const double now = time.passed(), end = has_time ? kNoLimit : now + (kReadKnown - now) * (1 - kFinding);
     if (state.meter.count_known(garbage, state.seen, whole, is_part, time, end)) {
       state.most = has_time ? kNoLimit : kKnown;
-      if (is_part || whole || garbage.objects().size() > kFew || !garbage.read(time, end, 0)) return false;
+      if (is_part || whole || garbage.objects().size() > kFew || !garbage.read(time, end)) return false;
       if (!garbage.has_older()) {
         state.meter.no_rest();
         return false;
@@ -453,7 +469,7 @@ bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
     state.meter.pass_over(garbage, state.seen, garbage.objects().size() > most);
     return false;
   }
-  if (garbage.read(time, has_time ? kNoLimit : kForReferences)) return garbage.has_wanted();
+  if (garbage.read(time, has_time ? kNoLimit : kReferences)) return garbage.has_wanted();
   state.meter.pass_over(garbage, state.seen, false);
   return false;
 }
@@ -469,7 +485,9 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
   if (PyList_Size(state.watches) > 0) {
     state.metered = false;
     Garbage garbage(state.wanted);
-    const bool needs_look = read(garbage, time, state.has_time || has_other_watch());
+    const bool has_time = state.has_time || has_other_watch();
+    const bool needs_look = read(garbage, time, has_time);
+    const Hurry hurry(has_time ? nullptr : &time);
     if (needs_look && look(garbage) && state.adopts) garbage.adopt(state.mark, state.values);
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
@@ -570,7 +588,13 @@ EXPORT void cudamem_collector_values(Object* probe, Object* value, int32_t versi
 EXPORT int64_t cudamem_collector_collections() { return collections(); }
 
 // How long the callbacks of the last collection took, in milliseconds of the thread's processor time.
-EXPORT double cudamem_collector_took() { return state.took; }
+EXPORT double cudamem_collector_took() { return state.took / Stopwatch::pace; }
+
+// Has time pass so many times as fast; for tests.
+EXPORT void cudamem_collector_pace(double pace) { Stopwatch::pace = pace; }
+
+// How many milliseconds reading may still take.
+EXPORT double cudamem_collector_left() { return Hurry::left() / Stopwatch::pace; }
 
 EXPORT int64_t cudamem_collector_seen() { return static_cast<int64_t>(state.seen); }
 

@@ -214,7 +214,7 @@ class CycleCheck:
         if self._watch.seconds - self._before > MOST_SECONDS:
             self._skipped += 1
             return None
-        from cudamem_testing.cycles.draft import EXPLAINING, MOST_BEYOND, SOME_BEYOND
+        from cudamem_testing.cycles.draft import MOST_BEYOND, SOME_BEYOND
 
         return replace(
             self._ask(self._subject),
@@ -224,7 +224,7 @@ class CycleCheck:
             draws=False,
             beyond=MOST_BEYOND if self._has_time else SOME_BEYOND,
             cut=self._note_cut,
-            seconds=None if self._has_time else EXPLAINING,
+            seconds=None if self._has_time else self._watch.left(),
             stopped=self._note_stopped,
         )
 

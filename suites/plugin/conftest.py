@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from cudamem_testing.cycles.native import library
 from suites.heap import set_aside
 from suites.plugin.inner import Files, Inner
 from suites.plugin.inner import run_inner as in_process
@@ -23,6 +24,19 @@ def small_heap(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with nullcontext() if "whole_heap" in request.fixturenames else set_aside():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def time_passes_slowly() -> None:
+    """What a collection reads must not depend on the load of the machine, but in tests that are about time."""
+    library().cudamem_collector_pace(0.02)
+
+
+@pytest.fixture
+def pace(time_passes_slowly: None) -> Iterator[Callable[[float], None]]:
+    """Sets how fast time passes for the reading of garbage, until the test ends."""
+    yield library().cudamem_collector_pace
+    library().cudamem_collector_pace(0.02)
 
 
 @pytest.fixture
