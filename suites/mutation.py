@@ -53,7 +53,7 @@ TESTS = {
     "windows.tracker": ("windows/test_tracker",),
     "windows.scale": ("windows/test_scale",),
     "objects.graph": ("objects/test_graph",),
-    "cycles.explain": ("cycles/test_explain",),
+    "cycles.explain": ("cycles/test_explained_garbage", "cycles/test_explain", "cycles/test_draw"),
     "cycles.source": ("cycles/test_source",),
     "cycles.draw": ("cycles/test_draw",),
     "records.baselines": ("records/test_baselines",),

@@ -17,7 +17,13 @@ from cudamem_testing.model.sizes import count
 from cudamem_testing.recorders import build, cache
 from cudamem_testing.show.atomic_files import is_forsaken, shown
 from cudamem_testing.show.printable import one_line, short_lines
+from cudamem_testing.simulated import native as simulated
+from cudamem_testing.snapshots import native as snapshots
+from cudamem_testing.snapshots.whatif import model
 
+#: What every run needs, and what only some do: that is compiled again where it was compiled before.
+ALWAYS = (build.CPU_RECORDER, build.COLLECTOR_WATCH)
+OPTIONAL = (build.CARD_RECORDER, simulated.LIBRARY, simulated.ENGINE, snapshots.LIBRARY, model.LIBRARY)
 #: Folders below a project that are not its own: they are not searched.
 _OTHERS = frozenset({"node_modules", "site-packages", "__pycache__"})
 
@@ -43,10 +49,10 @@ def repair(root: Path, progress: Callable[[str], None] | None = None) -> Repaire
     done, failed = [], []
     if torch_api.version() is not None:
         torch_api.load()  # the libraries are compiled against it
-        libraries = [build.CPU_RECORDER, build.COLLECTOR_WATCH]
-        if torch_api.cuda_device_count():
-            libraries.append(build.CARD_RECORDER)
-        for library in libraries:
+        needed = {*ALWAYS, *((build.CARD_RECORDER,) if torch_api.cuda_device_count() else ())}
+        for library in (*ALWAYS, *OPTIONAL):
+            if library not in needed and build.compiled_before(library) is None:
+                continue
             try:
                 done.append(_compiled_again(library, progress))
             except build.RecorderUnavailable as error:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from cudamem_testing import annotated_references, object_graph, reference_cycles
-from cudamem_testing.cycles.draw import MOST_BOXES
+from cudamem_testing.cycles import draw
+from cudamem_testing.cycles.draw import MOST_BOXES, cycle_diagram
 from cudamem_testing.show.diagrams import Arrow, Box, Diagram
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -65,6 +66,75 @@ def test_dot_of_a_cycle() -> None:
         '  n0 -> n1 [label=".big"];',
         "}",
     ]
+
+
+def some_cycle() -> tuple[Any, Any, torch.Tensor, list[object]]:
+    """Two objects in a cycle, and what the second one holds: a tensor, and a list with the same tensor."""
+    one, other, big = Node(), Node(), torch.ones(2)
+    one.next, other.back = other, one  # type: ignore[attr-defined]
+    other.big, other.many = big, [big, one, 5]  # type: ignore[attr-defined]
+    return one, other, big, other.many  # type: ignore[attr-defined]
+
+
+def test_a_cycle_and_what_hangs_on_it() -> None:
+    """What is inside, nearest first; arrows between objects of the cycle are bold."""
+    one, other, big, many = some_cycle()
+    inside = {id(each) for each in (one, other, big, many)}
+    shown = cycle_diagram(
+        [one, other, one], [big], lambda obj: id(obj) in inside, lambda obj: "8 B" if obj is big else None, 9, "title"
+    )
+    assert [(box.label, box.kind) for box in shown.boxes] == [
+        ("Node", "cycle"),
+        ("Node", "cycle"),
+        ("float32[2] on cpu", "tensor"),
+        ("list (3 items)", ""),
+    ]
+    assert shown.boxes[2].detail == "torch.Tensor\n8 B"
+    assert shown.boxes[3].detail == "builtins.list"
+    assert shown.arrows == (
+        Arrow(0, 1, ".next", True),
+        Arrow(1, 0, ".back", True),
+        Arrow(1, 2, ".big"),
+        Arrow(1, 3, ".many"),
+        Arrow(3, 2, "[0]"),
+        Arrow(3, 0, "[1]"),
+    )
+    assert shown.notes == ("Shown is what leads to tensors, without the interpreter's inner objects.",)
+    assert (shown.title, shown.legend) == ("title", (("cycle", "in the cycle"), ("tensor", "tensor")))
+
+
+@pytest.mark.parametrize(("total", "left"), [(9, 6), (3, None)])
+def test_a_full_diagram_says_what_is_left_out(monkeypatch: pytest.MonkeyPatch, total: int, left: int | None) -> None:
+    one, other, big, _ = some_cycle()
+    monkeypatch.setattr(draw, "MOST_BOXES", 3)
+    shown = cycle_diagram([one, other], [big], lambda obj: True, lambda obj: None, total, "title")
+    assert len(shown.boxes) == 3
+    more = (f"Shown are the 3 objects nearest to the cycle; {left} more are left out.",) if left else ()
+    assert shown.notes[:-1] == more
+
+
+def test_what_leads_to_what_matters_is_shown() -> None:
+    """Across several steps; of two references between the same objects, the first names the arrow."""
+    one, other, big, many = some_cycle()
+    alone: list[object] = [7]
+    many.append(big)
+    shown = object_graph([alone, big, many, other, one])
+    assert [box.label for box in shown.boxes] == ["float32[2] on cpu", "list (4 items)", "Node", "Node"]
+    assert shown.arrows == (
+        Arrow(1, 0, "[0]"),
+        Arrow(1, 3, "[1]"),
+        Arrow(2, 3, ".back"),
+        Arrow(2, 0, ".big"),
+        Arrow(2, 1, ".many"),
+        Arrow(3, 2, ".next"),
+    )
+    assert shown.notes == ("1 objects that lead to none of these are left out",)
+    without_tensors = object_graph([alone, one, other])
+    assert ([box.label for box in without_tensors.boxes], without_tensors.notes) == (
+        ["list (1 item)", "Node", "Node"],
+        (),
+    )
+    assert object_graph([alone, one], filter=lambda obj: False).boxes == ()
 
 
 def test_a_page_needs_no_network_and_escapes_names() -> None:

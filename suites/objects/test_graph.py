@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.references import Reach
 from cudamem_testing.objects.clock import Clock
-from cudamem_testing.objects.graph import CHAIN_END, Graph, cut
+from cudamem_testing.objects.graph import CHAIN_END, Chain, Graph, Reached, cut
 from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex
 from cudamem_testing.objects.search import find_object_holders
 
@@ -47,6 +47,58 @@ def test_distances_and_chains(edges: list[tuple[int, int]], roots: set[int]) -> 
             assert all(oracle.has_edge(*pair) for pair in pairwise(part))
         if not chain.left_out and chain.tail:
             assert oracle.has_edge(chain.head[-1], chain.tail[0])
+
+
+def _line(reached: Reached, *ids: int, root: bool = True) -> None:
+    """Record a chain; without ``root`` its first object is known already."""
+    for distance, one in enumerate(ids):
+        if root or distance:
+            reached.add(one, distance, 0, ids[distance - 1] if distance else None, None)
+
+
+def test_a_long_chain_keeps_both_ends() -> None:
+    reached = Reached()
+    _line(reached, *range(60))
+    assert reached.chain(59) == Chain(tuple(range(24)), 12, tuple(range(36, 60)))
+    assert reached.chain(30) == Chain(tuple(range(24)), 0, tuple(range(24, 31)))
+    assert reached.chain(23) == Chain(tuple(range(24)), 0, ())
+    assert [reached.end(one) for one in (0, 1, 9)] == [[0], [0, 1], [7, 8, 9]]
+
+
+def test_the_order_of_roots_decides_between_chains() -> None:
+    """The known chain is 1, 11, 9; another leads from 2 over 12 to 9, and 3 is a root that refers to 9."""
+    reached = Reached()
+    for ids in ((1, 11, 9), (2, 12), (3,)):
+        _line(reached, *ids)
+    for order, is_before in (({1: 5, 2: 4}, True), ({1: 4, 2: 5}, False), ({1: 4, 2: 4}, False), ({2: -1}, True)):
+        assert reached.is_before(12, 9, order, lambda ids: [("", str(ids))]) == is_before
+    assert not reached.is_before(3, 9, {3: -1}, lambda ids: [])
+    assert not reached.is_before(12, 1, {2: -1}, lambda ids: [])  # a root has no other chain
+
+
+def test_labels_decide_between_chains_that_part() -> None:
+    """Those of the last objects before they part, and of all behind."""
+    reached, asked = Reached(), list[list[int]]()
+
+    def words(ids: object) -> list[tuple[str, str]]:
+        asked.append([*ids])  # type: ignore[call-overload]
+        return [("", str(one)) for one in asked[-1]]
+
+    _line(reached, 0, 1, 2, 3, 4, 6, 8, 9)
+    _line(reached, 4, 5, 7, root=False)
+    assert reached.is_before(7, 9, {}, words)
+    assert asked == [[2, 3, 4, 5, 7, 9], [2, 3, 4, 6, 8, 9]]
+    reached.previous[9] = 7
+    assert not reached.is_before(8, 9, {}, words)
+
+
+@pytest.mark.parametrize(("length", "is_before"), [(23, True), (24, False)])
+def test_chains_that_part_far_back_are_equal(length: int, is_before: bool) -> None:
+    """``length`` objects lead from where they part to the one that both reach."""
+    reached = Reached()
+    _line(reached, 0, *range(100, 100 + length), 9)
+    _line(reached, 0, *range(50, 50 + length), root=False)
+    assert reached.is_before(49 + length, 9, {}, lambda ids: [("", f"{one:03}") for one in ids]) == is_before
 
 
 @given(edges=EDGES, ends=st.sets(st.integers(0, 14), min_size=1, max_size=4))

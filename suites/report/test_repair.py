@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+import cudamem_testing
 from cudamem_testing import torch_api
 from cudamem_testing.__main__ import main
 from cudamem_testing.recorders import build, cache
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.report import commands
-from cudamem_testing.report.repair import Repaired, repair
+from cudamem_testing.report.repair import ALWAYS, OPTIONAL, Repaired, repair
 from cudamem_testing.show.tables import Column, Table
+
+PREFIX = "cudamem_testing."
 
 
 @pytest.fixture
@@ -67,6 +72,23 @@ def test_a_library_that_does_harm_is_compiled_again(project: Path) -> None:
     assert repaired.done[2] == f"removed 1 file of a killed compiler: {folder}"
     assert path.stat().st_ino != content
     assert cache.is_whole(path)
+
+
+def test_what_only_some_runs_use_is_compiled_again_where_it_was(project: Path) -> None:
+    for library in (OPTIONAL[1], OPTIONAL[-1]):
+        build.compiled(None, library)
+    assert [line.partition(": ")[0] for line in repair(project / "nothing").done] == [
+        "the CPU recorder was compiled",
+        "the watch over the garbage collector was compiled",
+        f"{OPTIONAL[1].title} was compiled again",
+        f"{OPTIONAL[-1].title} was compiled again",
+    ]
+
+
+def test_every_native_part_is_known() -> None:
+    modules = [importlib.import_module(one.name) for one in pkgutil.walk_packages(cudamem_testing.__path__, PREFIX)]
+    found = {one for module in modules for one in vars(module).values() if type(one) is build.Library}
+    assert found == {*ALWAYS, *OPTIONAL}
 
 
 def test_what_cannot_be_fixed_fails(

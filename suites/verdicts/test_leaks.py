@@ -11,7 +11,7 @@ from cudamem_testing.model.findings import Severity, Verdict
 from cudamem_testing.model.references import Kind, Reach, RootKind, View
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects.search import HolderResult
-from cudamem_testing.verdicts.leaks import freed_finding, leak_findings, small_leaks, workspace_findings
+from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, small_leaks, workspace_findings
 from cudamem_testing.wording import details, text, title
 from suites.made import path
 
@@ -159,6 +159,7 @@ def test_the_largest_finding_is_first() -> None:
 
 
 def test_blocks_that_the_search_did_not_reach() -> None:
+    assert not NOT_SEARCHED.complete  # such a test counts as not judged
     found = leak_findings([block(1), block(None)], {})
     assert [(one.verdict, one.bytes) for one in found] == [(Verdict.UNATTRIBUTED, 128 * KIB)]
     assert details(found[0])[-1] == "   note: the search did not reach it"
@@ -354,6 +355,16 @@ def test_examples_are_counted_in_the_order_of_their_allocation() -> None:
 
 LEAST = 100 * KIB
 OTHER = (Kind.GLOBAL, "_OTHER", "list")
+MODEL = (Kind.GLOBAL, "MODEL", "Linear")
+
+
+def test_a_parameter_is_shown_before_its_gradient() -> None:
+    """Both are as large, and the gradient's line comes first by name."""
+    weight, grad = (Kind.ATTRIBUTE, ".weight", "Parameter"), (Kind.GRAD, ".grad", "Tensor")
+    blocks = [block(1, stack=stack(5, "a")), block(2, stack=stack(5, "b"))]
+    holders = {1: reachable(MODEL, weight, grad), 2: reachable(MODEL, weight)}
+    (found,) = leak_findings(blocks, holders)
+    assert found.holder == "module project.cache > MODEL (Linear).weight"
 
 
 def test_small_leaks_of_several_tests_with_one_holder() -> None:
@@ -410,6 +421,18 @@ def test_small_leaks_under_many_names_of_one_object() -> None:
         assert [one.bytes for one in small_leaks(blocks, holders, LEAST)] == expected
     elsewhere = [block(place, 30 * KIB, stack=stack(5, f"f{place}")) for place in range(4)]
     assert small_leaks(elsewhere, {place: under(place) for place in range(4)}, LEAST) == []
+
+
+def test_small_leaks_without_an_object_that_names_them_stay_apart() -> None:
+    """Two variables of a frame, and two functions' caches: nothing holds both."""
+    blocks = [block(place, 60 * KIB, owner=str(place)) for place in range(2)]
+    variables = [path("frame run (a.py:5)", (Kind.LOCAL, f"local 'x{place}'", "Tensor")) for place in range(2)]
+    caches = [path(f"lru_cache of a.f{place}") for place in range(2)]
+    for holders in (variables, caches):
+        held = {place: HolderResult(Reach.REACHABLE, holder) for place, holder in enumerate(holders)}
+        assert small_leaks(blocks, held, LEAST) == []
+        same = dict.fromkeys(range(2), held[0])
+        assert [one.bytes for one in small_leaks(blocks, same, LEAST)] == [120 * KIB]
 
 
 def test_small_memory_that_is_no_leak_is_not_collected() -> None:
