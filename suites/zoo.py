@@ -232,6 +232,7 @@ def _run(
         packages = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
         environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a module is written twice
+        environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".hypothesis"))  # what it read of the package
         compared = {name: some for name, some in modules.items() if any(map(_concerns_baselines, some))}
         if compared:
             for name, some in compared.items():

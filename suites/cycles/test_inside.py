@@ -33,6 +33,7 @@ from cudamem_testing.cycles.watch import CycleWatch, library
 from cudamem_testing.guards import CollectorPaused, thawed
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.unfinalized import GarbageWatch
+from suites import forked
 
 
 class Node:
@@ -598,6 +599,7 @@ CPYTHONS_TESTS = """
 import gc, unittest, torch
 from cudamem_testing.cycles.watch import CycleWatch, library
 from cudamem_testing.unfinalized import GarbageWatch
+from suites import forked
 import test.test_gc
 
 class Outcomes(unittest.TestResult):
@@ -661,7 +663,7 @@ def test_cpythons_tests_of_the_collector_keep_their_outcomes() -> None:
     """With torch's objects frozen, which makes collections short, until the test that ends that; some also after it."""
     pytest.importorskip("test.test_gc", reason="this Python comes without its own tests")
     root = Path(cudamem_testing.__file__).parent.parent
-    command = [sys.executable, "-c", CPYTHONS_TESTS]
+    command = [forked.python(), "-c", CPYTHONS_TESTS]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     told = [line for line in done.stdout.splitlines() if line.startswith("compared ")]
     expected = [f"compared {name} {{}} True True {looked} [] 0" for name, looked in LOOKED_AT.items()]

@@ -111,7 +111,7 @@ def taken(folder: Path) -> tuple[int, int, dict[str, float]]:
 def test_a_search_takes_little_beside_the_process(pytester: pytest.Pytester, figure: Callable[[str], None]) -> None:
     """For all kinds of holders among them, in one process."""
     files = {"conftest.py": CONFTEST, "test_it.py": HEAD + MILLION}
-    inner = run_outer(pytester, files, "--cudamem", "--cudamem-device=cpu", "-Wignore:Using backward", new=True)
+    inner = run_outer(pytester, files, "--cudamem", "--cudamem-device=cpu", "-Wignore:Using backward", whole_heap=True)
     assert inner.last == "10 passed, 10 errors"
     for way, cause in CAUSES.items():
         found = [finding for test in inner.run.tests if way in test.nodeid for finding in test.findings]
@@ -132,7 +132,7 @@ def test_a_search_that_ends_at_its_budget_says_so(pytester: pytest.Pytester) -> 
     known = pytester.path / "__cudamem__" / "known.jsonl"
     known.write_text(json.dumps(line) + "\n")
     files = {"conftest.py": CONFTEST, "test_it.py": HEAD + WIDE}
-    inner = run_outer(pytester, files, "--cudamem", "--cudamem-device=cpu", "--cudamem-prune", new=True)
+    inner = run_outer(pytester, files, "--cudamem", "--cudamem-device=cpu", "--cudamem-prune", whole_heap=True)
     for test in inner.run.tests:
         (found,) = test.findings
         assert found.verdict.value == "unattributed"

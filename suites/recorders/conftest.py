@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,17 @@ from suites.recorders import device
 from suites.recorders.in_place import in_place
 
 
-def _library(name: str) -> Library:
-    return Library(name, name, (f"{name}.cpp",), "c++17", ("c10",), Path(__file__).parent)
+def _compiled(name: str, folders: pytest.TempPathFactory) -> str:
+    """A file of C++ here as a library, which the first worker that needs it compiles for all of the run."""
+    library = Library(name, name, (f"{name}.cpp",), "c++17", ("c10",), Path(__file__).parent)
+    own = folders.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    target = folder / f"{name}.so"
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            compile_library(library, target)
+    return str(target)
 
 
 @pytest.fixture
@@ -32,9 +43,7 @@ def device_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     header = Path(torch.__file__).parent / "include/c10/core/CachingDeviceAllocator.h"
     if not header.exists() or "DeviceAllocator :" not in header.read_text():
         pytest.skip(f"torch {torch.__version__} has no counters for C++")
-    target = tmp_path_factory.mktemp("device") / "device.so"
-    compile_library(_library("device"), target)
-    return device.load(str(target))
+    return device.load(_compiled("device", tmp_path_factory))
 
 
 @pytest.fixture(name="device")
@@ -46,9 +55,7 @@ def device_in_cpp(device_library: ctypes.PyDLL) -> device.CppAllocator:
 @pytest.fixture(scope="session")
 def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
     """helper.cpp, loaded; its calls keep the GIL."""
-    target = tmp_path_factory.mktemp("helper") / "helper.so"
-    compile_library(_library("helper"), target)
-    library = ctypes.PyDLL(str(target))
+    library = ctypes.PyDLL(_compiled("helper", tmp_path_factory))
     library.helper_raw_allocate.restype = ctypes.c_void_p
     library.helper_raw_allocate.argtypes = [ctypes.c_size_t]
     library.helper_raw_free.argtypes = [ctypes.c_void_p]
@@ -59,6 +66,4 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
 @pytest.fixture(scope="session")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> NativeRecorder:
     """others.cpp, loaded: a separate CPU recorder, not installed."""
-    target = tmp_path_factory.mktemp("others") / "others.so"
-    compile_library(_library("others"), target)
-    return NativeRecorder(*introduced(ctypes.PyDLL(str(target))))
+    return NativeRecorder(*introduced(ctypes.PyDLL(_compiled("others", tmp_path_factory))))

@@ -13,6 +13,7 @@ import torch
 
 from cudamem_testing import torch_api
 from cudamem_testing.recorders import history
+from suites import forked
 
 FRAMES = """
 import sys, torch
@@ -31,7 +32,7 @@ print("torch._inductor" in sys.modules)
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_snapshot_imports_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", FRAMES], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([forked.python(), "-c", FRAMES], capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout.splitlines(), done.returncode) == (["<lambda> 0 True", "True"], 0), done.stderr
 
 

@@ -12,17 +12,16 @@ import pytest
 
 from cudamem_testing.recorders.build import RecorderUnavailable, compiled
 from cudamem_testing.recorders.native import NativeRecorder, introduced
+from suites import forked
 
 pytestmark = pytest.mark.subprocess
 
 
-def run(folder: Path, program: str, *arguments: str) -> list[str]:
+def run(folder: Path, program: str, *arguments: str, python: str = sys.executable) -> list[str]:
     """Lines that a program printed; it must end well and say nothing on stderr."""
     script = folder / "program.py"
     script.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([python, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -65,7 +64,7 @@ print(around["cpu"].peak_growth, around["cpu"].complete)
 
 @pytest.mark.slow
 def test_a_fork_knows_no_numbers_but_limits_hold(tmp_path: Path) -> None:
-    assert run(tmp_path, FORKED) == [
+    assert run(tmp_path, FORKED, python=forked.python()) == [
         "None None None None False a process that was forked from the measured one",
         "the limit holds",
         "4000 True",
@@ -194,6 +193,7 @@ def test_fork_workers_uninstall_and_exit(tmp_path: Path) -> None:
 
 
 SPAWN = """
+import sys
 import torch, torch.multiprocessing as multiprocessing
 from cudamem_testing.recorders.native import NativeRecorder
 
@@ -212,6 +212,7 @@ if __name__ == "__main__":
     native = NativeRecorder.load()
     native.install()
     context = multiprocessing.get_context("spawn")
+    context.set_executable(sys.argv[1])
     there, tensor = context.SimpleQueue(), torch.ones(1000)
     process = context.Process(target=child, args=(there, tensor))
     process.start()
@@ -225,7 +226,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_spawned_processes_start_without_it(tmp_path: Path) -> None:
-    lines = run(tmp_path, SPAWN)
+    lines = run(tmp_path, SPAWN, sys.executable, python=forked.python())
     assert [line for line in lines if line.startswith("child")] == ["child False 1000.0", "child counts 40"]
     assert [line for line in lines if not line.startswith("child")] == ["back 2000.0 True", "exit 0"]
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from cudamem_testing.recorders.build import Library, _arguments, find_compiler
+from suites import forked
 
 pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 HERE = Path(__file__).parent
@@ -62,11 +63,12 @@ def test_a_sanitizer_finds_nothing(sanitizer: str, tmp_path: Path) -> None:
 
 
 DEADLOCK = """
-import ctypes, faulthandler, gc, os, sys, threading, time
+import ctypes, faulthandler, gc, os, sys, threading, time, warnings
 import torch
 from cudamem_testing.recorders.native import NativeRecorder
 
 faulthandler.dump_traceback_later(240, exit=True)
+warnings.simplefilter("ignore")
 native = NativeRecorder.load()
 native.install()
 native.restart_events(1000)
@@ -108,7 +110,7 @@ print("done")
 
 
 def test_a_cache_under_a_mutex_does_not_deadlock(helper: ctypes.PyDLL) -> None:
-    ran = done([sys.executable, "-W", "ignore", "-c", DEADLOCK, helper._name, str(SECONDS)])
+    ran = done([forked.python(), "-c", DEADLOCK, helper._name, str(SECONDS)])
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
 
 
