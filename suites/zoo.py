@@ -28,7 +28,7 @@ from cudamem_testing.wording import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence
 from fixtures.zoo import DEVICE, MODULES, SELECTION, Case, Expect, cases
 from fixtures.zoo.hints import HINTS
-from suites import forked
+from suites import forked, scores
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
@@ -86,6 +86,7 @@ class Outcome:
     case: Case
     findings: tuple[Finding, ...]
     problems: tuple[str, ...]
+    scores: scores.Scores
 
 
 def runs_here(case: Case) -> bool:
@@ -111,15 +112,17 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
     """Compare what a run found with what the case expects."""
     tests = [test for test in run.tests if _name_of(test) == _names(case)[0]]
     if not tests:
-        return Outcome(case, (), (f"{case.key}: did not run\n{text}",))
+        return Outcome(case, (), (f"{case.key}: did not run\n{text}",), _score(case, (), ()))
     findings = [finding for test in tests for finding in test.findings]
     findings += [finding for finding in run.findings if _line(finding) in case.allocated and _fails(finding)]
     problems = [*_compare(case, findings)]
     said = {note for test in tests for note in test.notes}
     problems += [f"{case.key}: not noted: {note}\n{said}" for note in case.notes if note not in said]
+    in_controls: list[Finding] = []
     for name in _names(case)[1:]:
         for test in (test for test in run.tests if _name_of(test) == name):
             wrong = [finding for finding in test.findings if finding.severity is not Severity.NOTE]
+            in_controls += wrong
             problems += [f"{case.key}: control {name}: {text_of(finding)}" for finding in wrong]
             problems += [f"{case.key}: control {name}: {note}" for note in case.notes and test.notes]
             if test.outcome == "error":
@@ -130,8 +133,15 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
         source, first = inspect.getsourcelines(body)
         lines = {f"zoo/{Path(inspect.getsourcefile(body) or '').name}:{first + n}" for n in range(len(source))}
         wrong = [finding for finding in run.findings if _line(finding) in lines and _fails(finding)]
+        in_controls += wrong
         problems += [f"{case.key}: control {body.__name__}: {finding}" for finding in wrong]
-    return Outcome(case, tuple(findings), tuple(problems))
+    return Outcome(case, tuple(findings), tuple(problems), _score(case, findings, in_controls))
+
+
+def _score(case: Case, findings: Sequence[Finding], in_controls: Sequence[Finding]) -> scores.Scores:
+    return scores.of_case(
+        case, findings, in_controls, lambda expect, finding: _shortfall(case, expect, finding) is None
+    )
 
 
 def _line(finding: Finding) -> str:
@@ -286,8 +296,8 @@ def _names(case: Case) -> list[str]:
     ]
 
 
-def document(every: Sequence[Case]) -> str:
-    """The text of docs/verdicts.md: a section for each verdict with its meaning and its cases."""
+def document(every: Sequence[Case], scored: scores.Scores) -> str:
+    """The text of docs/verdicts.md: a section for each verdict with its meaning and its cases, and how it scored."""
     lines = [
         "# Verdicts",
         "",
@@ -314,6 +324,7 @@ def document(every: Sequence[Case]) -> str:
     lines += ["", "## Where they run", "", "On the CPU and on a CUDA device, except these:", ""]
     lines += [f"- on a CUDA device only: {_keys(case for case in every if case.needs == 'cuda')}"]
     lines += [f"- on the CPU only, because {why}: {keys}" for why, keys in _cpu_only(every).items()]
+    lines += scores.section(scored, every)
     return "\n".join(lines) + "\n"
 
 
@@ -372,6 +383,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(table(outcomes).lines(160)))
     problems = [problem for one in outcomes for problem in one.problems]
     print(*problems, sep="\n")
+    scored = scores.added(one.scores for one in outcomes)
+    if not chosen:
+        scored |= scores.of_graphs()
+    print("\n".join(scores.table(scored).lines(160)))
     controls = sum(len(one.case.controls) for one in outcomes)
     right = sum(1 for one in outcomes if not one.problems)
     print(f"{right} of {len(outcomes)} cases right on {DEVICE}, beside {controls} controls")
@@ -381,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = told or [f"{why}: {keys}" for why, keys in _cpu_only(skipped).items()]
         print(f"not run on {DEVICE}:", *told, sep="\n  ")
     if DEVICE == "cpu" and not chosen:  # what a card tells of a few cases differs
-        PAGE.write_text(document(every), encoding="utf-8")
+        PAGE.write_text(document(every, scored), encoding="utf-8")
         print(f"written: {PAGE.relative_to(ROOT)}")
     return 1 if problems else 0
 

@@ -68,3 +68,22 @@ def test_type_checkers_know_every_public_name() -> None:
         alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     assert typed == {*cudamem_testing.__all__, "strategies"}
+
+
+def test_the_rooms_of_the_contributors_page_are_the_layers() -> None:
+    """From top to bottom, as the contract of imports has them."""
+    contract = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("layers = [")[2].partition("]")[0]
+    layers = [sorted(re.findall(r"\w+", line)) for line in contract.splitlines() if line.strip()]
+    page = (
+        (DOCS / "contributing.md").read_text(encoding="utf-8").partition("## Where things are")[2].partition("\n## ")[0]
+    )
+    rooms = [sorted(re.findall(r"`(\w+)`", row.split("|")[1])) for row in page.splitlines() if row.startswith("| `")]
+    assert rooms == layers
+
+
+def test_files_that_the_contributors_page_names_are_there() -> None:
+    page = (DOCS / "contributing.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|\.js|/))`", page.partition("## Add a verdict")[2].partition("## Tests")[0])
+    assert len(named) > 8
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "cudamem_testing" / name).exists(), name

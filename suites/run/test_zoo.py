@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.model.findings import Verdict
+from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.torch_api import nodes
 from cudamem_testing.wording import text, title
 from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
-from suites import zoo
+from suites import scores, zoo
 from suites.zoo import PAGE, document, holds, run_modules
 
 #: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
@@ -96,7 +96,24 @@ def test_the_page_of_verdicts_is_current() -> None:
     absent = OF_SOME_VERSIONS - {case.key for case in cases()}
     lines = PAGE.read_text(encoding="utf-8").splitlines(keepends=True)
     shown = "".join(line for line in lines if line.partition(" |")[0].removeprefix("| ") not in absent)
-    assert shown == document(cases()), "run: make verdicts"
+    assert shown == document(cases(), scores.promised(cases())), "run: make verdicts"
+
+
+def test_scores_count_what_is_missed_and_what_is_wrong() -> None:
+    """Of a case that expects one leak: found, beside another finding; missed; and a finding in its control."""
+    expected = next(case for case in cases() if [expect.kind for expect in case.expected] == ["leak"])
+    right, other = (Finding(kind, Verdict.REACHABLE, Severity.FAIL, None, 1) for kind in (Kind.LEAK, Kind.CYCLE))
+
+    def score(findings: list[Finding], wrong: list[Finding]) -> dict[str, scores.Score]:
+        return scores.of_case(expected, findings, wrong, lambda expect, finding: finding is right)
+
+    found, missed = score([other, right], []), score([], [other, right])
+    assert found == {"cycle": scores.Score(wrong=1), "leak": scores.Score(1, 1)}
+    assert missed == {"cycle": scores.Score(wrong=1), "leak": scores.Score(1, 0, 1)}
+    both = scores.added([found, missed])
+    assert both["leak"].cells == ("2", "1", "50 %", "1", "50 %")
+    assert both["cycle"].cells == ("0", "0", "-", "2", "0 %")
+    assert scores.Score(1000, 999).cells[2] == "99 %"
 
 
 def test_the_page_has_every_anchor() -> None:
@@ -158,7 +175,9 @@ def test_what_a_run_says_and_writes(
     page.parent.mkdir()
     for name, value in {"DEVICE": device, "ROOT": tmp_path, "PAGE": page, "run_modules": lambda *names: []}.items():
         monkeypatch.setattr(zoo, name, value)
+    monkeypatch.setattr(scores, "of_graphs", lambda: {"lint of graphs": scores.Score(2, 1)})
     assert zoo.main([]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[said.index(f"0 of 0 cases right on {device}, beside 0 controls") + 1 :] == told
     assert page.exists() == (device == "cpu")
+    assert device == "cuda" or "| lint of graphs | 2 | 1 | 50 % | 0 | 100 % |" in page.read_text(encoding="utf-8")

@@ -100,6 +100,35 @@ def test_sizes_are_chosen(memory: Memory) -> None:
     assert scaling.notes == ("sizes of n were chosen: 64 to 512, where each doubling adds 1.0 MiB or more",)
 
 
+@pytest.mark.parametrize(
+    ("peaks", "enough"),
+    [
+        ([0, MIB], False),
+        ([0, MIB, 2 * MIB], False),  # four runs at least
+        ([0, 0, MIB, 2 * MIB], True),
+        ([0, 0, MIB - 1, 2 * MIB], False),
+        ([0, 0, 0, MIB], False),
+        ([0, 0, MIB, MIB], False),
+        ([5 * MIB] * 4, False),
+        ([0, 0, 0, MIB, 2 * MIB], True),
+        ([0, 0, MIB, 2 * MIB, 2 * MIB], False),
+    ],
+)
+def test_two_rises_of_a_mebibyte_are_enough(peaks: list[int], enough: bool) -> None:
+    ran: list[scale.Run] = [(scale.FIRST << place, peak, {}) for place, peak in enumerate(peaks)]
+    assert scale._is_enough(ran) == enough
+
+
+def test_a_line_counts_nothing_where_it_is_not_live(memory: Memory) -> None:
+    def step(size: int) -> None:
+        small = torch.empty(size * KIB, dtype=torch.uint8) if size < 256 else None
+        large = torch.empty(size * size, dtype=torch.uint8) if size >= 256 else None
+        del large, small
+
+    (series,) = memory.scaling(step, [64, 128, 256]).series
+    assert sorted(series.lines.values()) == [(0, 0, 64 * KIB), (64 * KIB, 128 * KIB, 0)]
+
+
 def test_sizes_are_chosen_within_a_time(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "MOST_SECONDS", 0.0)
     scaling = memory.scaling(lambda n: None)
