@@ -4,7 +4,7 @@ Importing them takes a process three seconds of the processor, most of what a te
 command sends its arguments, environment and open files to a server, which imported torch, pytest and the package once
 and forks; it ends as the forked process ends. Processes that pytest-xdist, torchrun or multiprocessing start from there
 begin in the same way. ``python(compiler=True)`` starts with torch's compiler as well, which any optimizer of torch
-imports: as much time again, and as many objects.
+imports: as much time again, and as many objects. Its server is a fork of the other one.
 
 What an interpreter reads when it starts cannot be given to a fork: with other options than ``-u``, or other variables
 that say how Python or a library starts, the command is an ordinary interpreter. So it is where a system cannot fork. A
@@ -43,7 +43,9 @@ def python(*, compiler: bool = False) -> str:
     if compiler not in _PYTHON:
         one_already = os.path.exists(os.path.join(os.path.dirname(sys.executable), "socket"))
         forks = hasattr(os, "pidfd_open") and not one_already
-        _PYTHON[compiler] = _start("torch._dynamo" if compiler else "torch") if forks else sys.executable
+        if not forks:
+            return sys.executable
+        _PYTHON[compiler] = _start(python(), "torch._dynamo") if compiler else _start(sys.executable, "torch")
     return _PYTHON[compiler]
 
 
@@ -58,7 +60,7 @@ def _processor_time(process: int) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def _start(module: str) -> str:
+def _start(interpreter: str, module: str) -> str:
     import atexit
     import shutil
     import subprocess
@@ -71,12 +73,13 @@ def _start(module: str) -> str:
         file.write(f"#!{sys.executable} -IS\nimport runpy\n")
         file.write(f"runpy.run_path({__file__!r})['ask']({folder!r}, {sys.executable!r}, {_of_the_start(own)!r})\n")
     os.chmod(command, 0o700)
-    ended = [sys.executable, __file__, folder, module]
+    ended = [interpreter, __file__, folder, module]
     server = subprocess.Popen(ended, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own)
     assert server.stdout is not None
-    if server.stdout.readline() != b"ready\n":
+    ready, _, process = server.stdout.readline().partition(b" ")
+    if ready != b"ready":
         raise RuntimeError("the server of processes with torch did not start")
-    _SERVERS.append(server.pid)
+    _SERVERS.append(int(process))
 
     def end() -> None:
         server.communicate()  # it ends with its input
@@ -143,7 +146,7 @@ def serve(folder: str, module: str) -> Callable[[], None] | None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.path.join(folder, "socket"))
     listener.listen(64)
-    print("ready", flush=True)
+    print("ready", os.getpid(), flush=True)
     ends, ended = socket.socketpair()
     for end in (ends, ended):
         end.setblocking(False)

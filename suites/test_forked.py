@@ -78,6 +78,23 @@ def test_plugins_of_pytest_are_left_to_it() -> None:
     assert run("-c", code).stdout == "{'pytest'}\n"
 
 
+def test_what_multiprocessing_spawns_begins_in_the_same_way() -> None:
+    code = """
+import multiprocessing
+told = "import sys, time; print('torch' in sys.modules, time.process_time() < 0.5)"
+process = multiprocessing.get_context("spawn").Process(target=exec, args=(told,))
+process.start()
+process.join()
+"""
+    assert run("-c", code).stdout == "True True\n"
+
+
+def test_the_server_with_the_compiler_is_a_fork_of_the_other() -> None:
+    code = "import sys; print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+    commands = [forked.python(compiler=compiler) for compiler in (False, True)]
+    assert [run("-c", code, python=one).stdout for one in commands] == ["True False\n", "True True\n"]
+
+
 def test_what_only_a_new_process_reads_has_a_new_process() -> None:
     code = "import sys; print('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONHASHSEED": "5"}
@@ -98,8 +115,10 @@ def test_a_command_that_is_killed_ends_its_fork(tmp_path: Path) -> None:
     assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_the_time_of_a_fork_is_counted() -> None:
-    forked.python()
+@pytest.mark.parametrize("compiler", [False, True])
+def test_the_time_of_a_fork_is_counted(*, compiler: bool) -> None:
+    python = forked.python(compiler=compiler)
     before = forked.processor_time()
-    run("-c", "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    run("-c", busy, python=python)
     assert 0.3 <= forked.processor_time() - before < 1.0
