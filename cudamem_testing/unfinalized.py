@@ -87,6 +87,18 @@ class Count(NamedTuple):
     device: int = 0
 
 
+class Moment(NamedTuple):
+    """When a collection freed blocks of a card: by then there were so many allocations, and so many of them were live.
+
+    ``collection`` is 0 for now, ``device`` is the number of the card.
+    """
+
+    collection: int
+    device: int
+    allocations: int
+    blocks: int
+
+
 class Unread(NamedTuple):
     """Collections with too many objects, those that were not read to the end, and the bytes that both freed.
 
@@ -101,7 +113,7 @@ class Unread(NamedTuple):
     kinds: int
 
 
-_COUNT, _UNREAD = struct.Struct("=7Q"), struct.Struct("=6Q")
+_COUNT, _UNREAD, _ADDRESS, _MOMENT = map(struct.Struct, ("=7Q", "=6Q", "=2Q", "=4Q"))
 Part = tuple[int, int]
 """Some of the garbage that has no reference to the rest: its fingerprint, 0 where it has none, and its objects.
 
@@ -214,6 +226,16 @@ class GarbageWatch:
         """The blocks of kinds that were shown before."""
         return [*map(Count._make, _COUNT.iter_unpack(_started[0].cudamem_collector_counts()))]
 
+    @staticmethod
+    def addresses() -> list[tuple[int, int]]:
+        """Of each block of a card that was counted, the place of its count and its address."""
+        return [*_ADDRESS.iter_unpack(_started[0].cudamem_collector_addresses())]
+
+    @staticmethod
+    def moments() -> list[Moment]:
+        """When collections freed blocks of cards, and at the end the current moment of each card."""
+        return [*map(Moment._make, _MOMENT.iter_unpack(_started[0].cudamem_collector_moments()))]
+
 
 _watches: list[GarbageWatch] = []
 _started: list[ctypes.PyDLL] = []
@@ -257,7 +279,7 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_has_time.restype = None
     library.cudamem_collector_took.restype = library.cudamem_collector_left.restype = ctypes.c_double
-    for name in ("unread", "counts"):
+    for name in ("unread", "counts", "addresses", "moments"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.py_object
     for name in ("counted", "unshown"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_uint64

@@ -82,6 +82,18 @@ class ListedBlocks:
         return Stack() if self._unknown else self._found.get(address)
 
 
+class LaterBlocks:
+    """Blocks of a device whose record is read after the collection; until then all count."""
+
+    def counts(self, address: int) -> bool:
+        """Unknown."""
+        return True
+
+    def stack(self, address: int) -> Stack | None:
+        """Unknown."""
+        return Stack()
+
+
 def recorded_allocations() -> Callable[[str, int], Stack | None]:
     """The stack of a block by its device and address. CUDA's history is read when a block of a card is first asked
     for, so garbage without CUDA tensors costs nothing.

@@ -22,16 +22,17 @@ def with_counted(
     found: Sequence[tuple[int, list[Cycle]]],
     counts: Iterable[Count],
     earlier: Mapping[tuple[int, int], tuple[Cycle, KeptTensor]],
+    every: Sequence[tuple[int, list[Cycle]]] | None = None,
 ) -> list[list[Cycle]]:
     """Cycles by collection, including those known only by the blocks that they kept.
 
-    ``found`` are the cycles that were looked at, by the number of the collection; ``earlier`` is what was looked at in
-    tests before, with the names of its tensors. How many cycles were counted follows
-    from how many blocks of the kind one keeps. Blocks are of a cycle that was not read where nothing was looked at in
-    their place, or that was saved by a finalizer.
+    ``found`` are the cycles that were looked at, by the number of the collection, ``every`` also those that do not
+    count; ``earlier`` is what was looked at in tests before, with the names of its tensors. How many cycles were
+    counted follows from how many blocks of the kind one keeps. Blocks are of a cycle that was not read where nothing
+    was looked at in their place, or that was saved by a finalizer.
     """
     together: defaultdict[int, list[Cycle]] = defaultdict(list)
-    shown = by_place(found)
+    shown = by_place(found if every is None else every)
     for number, cycles in found:
         together[number] += cycles
     unread = Cycle((UNREAD,), (), UNREAD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cudamem_testing.cycles.memory import Memory
@@ -27,7 +27,8 @@ class Question:
     this faster. Without ``blocks`` they are asked for blocks of the CPU, too. ``enough`` says whether so many bytes
     on each device are worth examining. ``kind`` looks for instances of a class instead of tensors. ``memory`` is kept
     between questions. Of objects beyond the garbage ``beyond`` are read, for some ``seconds``; ``cut`` is called if
-    there are more. After ``seconds`` no further cycle is read, and ``stopped`` is called if there are some.
+    there are more. After ``seconds`` no further cycle is read, and ``stopped`` is called if there are some. ``later``
+    is whether there are devices whose blocks are found after the collection.
     """
 
     locator: Locator
@@ -45,10 +46,19 @@ class Question:
     seconds: float | None = None
     stopped: Callable[[], None] = lambda: None
     draws: bool = True
+    later: bool = False
 
     def asks_for(self, device: str) -> bool:
         """Whether ``allocated`` is asked for the blocks of a device."""
         return device != "cpu" or self.blocks is None
+
+
+def project_lines(locator: Locator, tensors: Iterable[KeptTensor]) -> Iterator[tuple[str, int]]:
+    """Files of the project, with the lines in them that allocated some tensors, innermost first."""
+    for tensor in tensors:
+        for frame in () if tensor.stack is None else tensor.stack.frames:
+            if frame.origin == "project" and frame.line:
+                yield locator.path(frame), frame.line
 
 
 @dataclass(slots=True)
@@ -77,6 +87,11 @@ class Draft:
 
     def __len__(self) -> int:
         return len(self._found)
+
+    @property
+    def later(self) -> Locator | None:
+        """If blocks of cards are found later, what finds the lines of the project."""
+        return self._question.locator if self._question.later else None
 
     def settle(self, *, freed: bool = True) -> bool:
         """Note what was freed together with the garbage; without ``freed``, everything they referred to counts.

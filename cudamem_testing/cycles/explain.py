@@ -21,7 +21,7 @@ from time import thread_time
 from typing import TYPE_CHECKING
 
 from cudamem_testing import safe_access
-from cudamem_testing.cycles.draft import Draft, Found, Question
+from cudamem_testing.cycles.draft import Draft, Found, Question, project_lines
 from cudamem_testing.cycles.memory import Chain, Memory
 from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages, TooLongError
 from cudamem_testing.cycles.origins import harness_of
@@ -325,7 +325,7 @@ class _Explanation:
             harness=harness_of(self._objects[one] for one in chain[:ENDS]),
             plain=is_plain(steps),
             diagram=self._diagram(component, steps, paths, named, group) if self._question.draws else None,
-            origin=self._known.origins.of(steps, self._lines(named)),
+            origin=self._known.origins.of(steps, project_lines(self._question.locator, named)),
         )
 
     def _turned(self, chain: list[int]) -> list[int]:
@@ -346,14 +346,6 @@ class _Explanation:
             with tensors.quiet():
                 self._objects[place] = tensors.grad(self._objects[parameter])
         return self._objects[place]
-
-    def _lines(self, named: Sequence[KeptTensor]) -> Iterator[tuple[str, int]]:
-        """Files of the project, with the lines in them that allocated the largest tensors, innermost first."""
-        locator = self._question.locator
-        for tensor in named:
-            for frame in () if tensor.stack is None else tensor.stack.frames:
-                if frame.origin == "project" and frame.line:
-                    yield locator.path(frame), frame.line
 
     def _diagram(
         self,

@@ -21,10 +21,11 @@ from cudamem_testing.cycles.native import device_numbers, library
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.guards.imports import import_whole
 from cudamem_testing.torch_api.tensors import TensorBase, check_stored_memory, implementation_offset, parameter_class
-from cudamem_testing.unfinalized import GarbageWatch, Part, Unread
+from cudamem_testing.unfinalized import Count, GarbageWatch, Moment, Part, Unread
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.draft import Draft, Question
+    from cudamem_testing.cycles.later import Record
     from cudamem_testing.cycles.memory import Memory
     from cudamem_testing.cycles.results import Cycle
 
@@ -127,19 +128,41 @@ class CycleWatch:
         """Collections until the last stop that were not examined."""
         return self._watch.missed
 
-    def take(self) -> list[list[Cycle]]:
-        """What each collection found since the last call, before it is text, with what was counted."""
+    def take(self, record: Callable[[Sequence[Moment]], Record] | None = None) -> list[list[Cycle]]:
+        """What each collection found since the last call, before it is text, with what was counted.
+
+        ``record`` makes what tells the blocks of cards at some moments.
+        """
         drafts, self._found = self._found, []
         found = [(number, cycles) for number, draft in drafts if (cycles := draft.cycles())]
         self._watch.ran = False
-        counts = self._watch.counts() if self._counted() else ()
+        counts: Sequence[Count] = self._watch.counts() if self._counted() else ()
+        every = found
+        if record is not None and (any(draft.later for _, draft in drafts) or any(one.device for one in counts)):
+            from cudamem_testing.cycles import later
+
+            read = record(self._watch.moments())
+            locators = {number: draft.later for number, draft in drafts}
+            every = [
+                (
+                    number,
+                    cycles if (locator := locators[number]) is None else later.placed(read, number, cycles, locator),
+                )
+                for number, cycles in found
+            ]
+            found = [
+                (number, kept)
+                for number, cycles in every
+                if (kept := cycles if locators[number] is None else later.own(read, number, cycles))
+            ]
+            counts = [*later.own_counts(read, counts, self._watch.addresses())]
         together = [cycles for _, cycles in found] if found else []
         if counts:
             from cudamem_testing.cycles.counted import with_counted
 
-            together = with_counted(found, counts, {} if self._memory is None else self._memory.shown)
-        if found and self._memory is not None:
-            self._memory.keep(found)
+            together = with_counted(found, counts, {} if self._memory is None else self._memory.shown, every)
+        if every and self._memory is not None:
+            self._memory.keep(every)
         return together
 
     def _look(self, garbage: list[object], parts: Sequence[Part]) -> bool:

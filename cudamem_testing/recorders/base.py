@@ -33,6 +33,7 @@ class Recorder(Protocol):
 
     ``tells_blocks`` is whether it lists single blocks, ``tells_owners`` whether blocks record an owner.
     ``tells_storages`` is whether its memory is that of tensors of this process, where it lists no blocks.
+    ``keeps_events`` is whether its record has the events of the test so far, where blocks record no owner.
     ``has_pools`` is whether CUDA graphs have private pools in it.
     ``incomplete`` is the reason why its windows may miss something, ``None`` if it sees everything.
     """
@@ -42,6 +43,9 @@ class Recorder(Protocol):
     tells_blocks: bool
     tells_storages: bool
     has_pools: bool
+
+    @property
+    def keeps_events(self) -> bool: ...
 
     @property
     def incomplete(self) -> str | None: ...
@@ -207,6 +211,11 @@ class WithoutOwners:
 
     tells_owners = False
     tells_storages = False
+
+    @property
+    def keeps_events(self) -> bool:
+        """None are recorded."""
+        return False
 
     def new_owner(self) -> int:
         """No number."""

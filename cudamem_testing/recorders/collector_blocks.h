@@ -80,6 +80,10 @@ class Blocks {
     }
   };
   enum class Memory { kRead, kSaved, kUnknown };
+  // A moment of a device: how many allocations there were until then, and how many of them were live.
+  struct Moment {
+    uint64_t collection, device, allocations, blocks;
+  };
 
   Blocks() = default;
   // A tensor's object has the address of its C++ tensor at `offset`. `cards` are the devices that count beside the CPU
@@ -102,15 +106,19 @@ class Blocks {
     if (totals_) totals_(owner_, &totals);
     Live found = {totals.bytes > 0 ? static_cast<uint64_t>(totals.bytes) : 0, totals.blocks};
     for (uint32_t card : cards_) {
-      cudamem::DeviceCounters<c10::DeviceAllocator> counters;
-      try {
-        if (!counters.find(static_cast<int32_t>(card >> 8), static_cast<int32_t>(card & 255))) continue;
-        const cudamem::DeviceReading now = counters.read();
-        found.bytes += static_cast<uint64_t>(now.allocated);
-        found.blocks += static_cast<uint64_t>(now.blocks);
-      } catch (const std::exception&) {
-        continue;  // it has no statistics yet
-      }
+      const cudamem::DeviceReading now = reading_of(card);
+      found.bytes += static_cast<uint64_t>(now.allocated);
+      found.blocks += static_cast<uint64_t>(now.blocks);
+    }
+    return found;
+  }
+
+  // The current moment of each card.
+  std::vector<Moment> now(uint64_t collection) const {
+    std::vector<Moment> found;
+    for (uint32_t card : cards_) {
+      const cudamem::DeviceReading now = reading_of(card);
+      found.push_back({collection, card, static_cast<uint64_t>(now.allocations), static_cast<uint64_t>(now.blocks)});
     }
     return found;
   }
@@ -136,6 +144,16 @@ class Blocks {
 
  private:
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  // Zeros if the device has no statistics yet.
+  static cudamem::DeviceReading reading_of(uint32_t card) {
+    cudamem::DeviceCounters<c10::DeviceAllocator> counters;
+    try {
+      if (counters.find(static_cast<int32_t>(card >> 8), static_cast<int32_t>(card & 255))) return counters.read();
+    } catch (const std::exception&) {
+    }
+    return {};
+  }
 
   bool add(const c10::TensorImpl* impl, size_t place, std::vector<Held>* held) {
     if (!impl || !impl->has_storage() || impl->is_python_dispatch()) return false;

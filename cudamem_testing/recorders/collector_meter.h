@@ -6,7 +6,8 @@
 // unknown, are always shown.
 //
 // Blocks of cards have no owner and no known calls here: one that is counted is like another one that was shown in the same
-// test, in size. What the owner has is then all memory that is allocated on these cards.
+// test, in size. What the owner has is then all memory that is allocated on these cards. Whose they were is found later in
+// the allocator's record, by their addresses and the moment of the collection.
 //
 // Parts that were shown to a watch stay known until another watch is metered, by the number of objects and blocks of each
 // kind. When a similar part appears after `begin`, the watch is asked whether it recognises it.
@@ -33,6 +34,10 @@ class Meter {
   // none. If `saved` is not 0, autograd had saved them for what was shown there, and `size` is their sum.
   struct Count {
     uint64_t collection, size, blocks, shown_in, address, saved, device;
+  };
+  // A block of a card that was counted: in which of `counts`, and its address.
+  struct Address {
+    uint64_t count, address;
   };
   // A part of what is shown: how many of the chosen objects, which are in the order of the parts, and its fingerprint,
   // zero if some of its memory is unknown.
@@ -218,6 +223,7 @@ class Meter {
       for (const Held& one : shown_) show(one.kind, one.part, {collection_, one.block.pointer});
       keep();
     }
+    if (looked || !counted_.empty() || saved_part_) moments_.insert(moments_.end(), moment_.begin(), moment_.end());
     const Live now = before_ > 0 || rest_part_ || saved_part_ ? blocks_.live() : Live{};
     const uint64_t freed = before_ > now.bytes ? before_ - now.bytes : 0;
     small += freed;
@@ -253,6 +259,13 @@ class Meter {
   }
 
   size_t counted() const { return freed_.size(); }
+  const std::vector<Address>& addresses() const { return addresses_; }
+  // The moments of collections that freed blocks of cards, and at the end the current one.
+  std::vector<Blocks::Moment> moments() const {
+    std::vector<Blocks::Moment> found = moments_;
+    for (const Blocks::Moment& one : blocks_.now(0)) found.push_back(one);
+    return found;
+  }
 
   std::vector<Count> counts() const {
     std::vector<Count> found;
@@ -316,6 +329,7 @@ class Meter {
   void begin(uint64_t collection) {
     collection_ = collection;
     forget();
+    moment_ = blocks_.now(collection);
   }
 
   // Notes what the owner has, for garbage without tensors: older objects that it holds may have some.
@@ -496,6 +510,7 @@ class Meter {
     const auto [place, is_new] = places->try_emplace(held.kind ^ mixed(held.part), freed_.size());
     if (is_new) freed_.push_back({collection_, held.kind, held.part, held.block.size, 0, held.device});
     ++freed_[place->second].blocks;
+    if (held.device) addresses_.push_back({place->second, held.block.pointer});
   }
 
   Blocks blocks_;
@@ -522,4 +537,6 @@ class Meter {
   std::unordered_map<uint64_t, Known> parts_;  // by fingerprint, for the watch that was metered last
   Object* last_watch_ = nullptr;
   std::vector<Freed> freed_;
+  std::vector<Address> addresses_;
+  std::vector<Blocks::Moment> moment_, moments_;  // of this collection, and of those that freed blocks of cards
 };

@@ -615,6 +615,18 @@ EXPORT Object* cudamem_collector_counts() {
                                    static_cast<ssize_t>(counts.size() * sizeof(Meter::Count)));
 }
 
+// The blocks of cards among them, and when each collection was, in bytes: see `Meter::Address`, `Blocks::Moment`.
+EXPORT Object* cudamem_collector_addresses() {
+  const std::vector<Meter::Address>& found = state.meter.addresses();
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()),
+                                   static_cast<ssize_t>(found.size() * sizeof(Meter::Address)));
+}
+EXPORT Object* cudamem_collector_moments() {
+  const std::vector<Blocks::Moment> found = state.meter.moments();
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(found.data()),
+                                   static_cast<ssize_t>(found.size() * sizeof(Blocks::Moment)));
+}
+
 // How many entries those are.
 EXPORT uint64_t cudamem_collector_counted() { return state.meter.counted(); }
 

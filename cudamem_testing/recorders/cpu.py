@@ -48,6 +48,7 @@ class CpuRecorder(WithoutWorkspaces):
     tells_owners = True
     tells_blocks = True
     tells_storages = False
+    keeps_events = False
 
     def __init__(
         self, say: Callable[[str], None] | None = None, *, record: bool = False, harness: Sequence[CodeType] = ()

@@ -152,6 +152,11 @@ class CudaRecorder(WithoutOwners):
         self._started = False
         self._bases: dict[int, int | None] = {} if history is None else history.bases
 
+    @property
+    def keeps_events(self) -> bool:
+        """Whether the history is ours."""
+        return self._history is not None and self._history.ours
+
     def wake(self, *, limited: bool) -> None:
         """Start a separate history for the test."""
         if self._history is not None:

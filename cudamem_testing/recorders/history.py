@@ -58,6 +58,11 @@ class CudaHistory:
         """Whether the history belongs to the user's code now."""
         return self._users
 
+    @property
+    def ours(self) -> bool:
+        """Whether it is on for the test, from its start."""
+        return self._ours
+
     def start(self) -> None:
         """Restart it for a test, now or as soon as CUDA is initialised, unless the user's code uses it."""
         self._wanted = True

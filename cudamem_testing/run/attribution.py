@@ -97,6 +97,12 @@ class Attributions:
         """That of one device."""
         return next(one for one in self.all if one.recorder.device == device)
 
+    def recorded(self, subject: LeakSubject) -> dict[str, ByAddress]:
+        """The devices, by name, whose record will have all events of a test when it ends."""
+        if subject.whole is None:
+            return {}
+        return {str(one.recorder.device): one for one in self.all if isinstance(one, ByAddress) and one.keeps_events}
+
     def left(self, subject: LeakSubject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
         found = {}

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from cudamem_testing.recorders.base import NOTHING, Owned
 from cudamem_testing.run.without_owners import WithoutOwners
-from cudamem_testing.snapshots.evidence import moment_of
+from cudamem_testing.snapshots.evidence import moment_between, moment_of
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.blocks import Block
+    from cudamem_testing.model.blocks import Block, LiveSet
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.base import Recorder
@@ -38,6 +38,11 @@ class ByAddress(WithoutOwners):
         self._evidence = evidence
         self._ledger = evidence.ledger
         self._nobodys: set[int] | None = None  # addresses without an owner at the last border
+
+    @property
+    def keeps_events(self) -> bool:
+        """Whether the record has the events since the start of the test."""
+        return self.recorder.keeps_events
 
     def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """The growth of the counters; for a fixture whose counters do not balance, its blocks."""
@@ -63,9 +68,9 @@ class ByAddress(WithoutOwners):
         if not len(replayed.recording.events):
             known = self._known_addresses()
             return [block for block in replayed.live_at() if block.address not in known]
-        if subject.whole is None:
+        now = self._window(subject)
+        if now is None:
             return []
-        now = next(window for window in self._tracker.peek(subject.whole) if window.device == device)
         start = moment_of(replayed.recording, now.opened, now.closed)
         foreign = self._spans(replayed, subject.fixtures)
         live = replayed.live_at(since=start)
@@ -76,6 +81,24 @@ class ByAddress(WithoutOwners):
         every = [*(block for block in live if block.preexisting and block.address not in known), *own]
         even = (sum(block.size for block in every), len(every)) == (now.retained, now.blocks)
         return every if even else own
+
+    def _window(self, subject: LeakSubject) -> Window | None:
+        """The window of a test up to now."""
+        if subject.whole is None:
+            return None
+        return next(one for one in self._tracker.peek(subject.whole) if one.device == self.recorder.device)
+
+    def at(self, subject: LeakSubject, replayed: Replay, moment: int) -> tuple[LiveSet, set[int]] | None:
+        """All that was live at an earlier moment of a test, and the addresses of its own blocks among them; ``None`` if
+        the record has lost the start of the test.
+        """
+        window = self._window(subject)
+        start = None if window is None else moment_between(replayed.recording, window.opened, window.closed)
+        if start is None:
+            return None
+        live = replayed.live_at(moment, since=start)
+        foreign = self._spans(replayed, subject.fixtures)
+        return live, {block.address or 0 for block in live.fresh() if not _among(block, foreign)}
 
     def _all(self) -> list[Block]:
         replayed = self._evidence.replay(self.recorder.device)

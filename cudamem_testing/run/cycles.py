@@ -7,6 +7,7 @@ at the end of the test. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -68,7 +69,7 @@ class CycleCheck:
         self._stacks: dict[int, Stack] = {}
         self._before = 0.0
         self._skipped = self._missed = self._cut = self._stopped = 0
-        self._has_time = False
+        self._has_time = self._counts_now = False
 
     @cached_property
     def _findings(self) -> CycleFindings:
@@ -119,12 +120,14 @@ class CycleCheck:
                 self.watches = False
                 self._notes.append(f"{NOT_CHECKED}: {error}")
                 return
+            self._counts_now = False
             if counts is not None:
                 owner = 0 if self._counting is None else subject.owner.numbers.get(self._counting.device)
                 if owner is None:
                     self._watch.look_at_all()
                 else:
                     counts(owner, self._limit)
+                    self._counts_now = True
 
     def begun(self, subject: LeakSubject) -> None:
         """The test is about to be settled; torch may have been imported during it."""
@@ -160,7 +163,8 @@ class CycleCheck:
         self._subject, self._explained = None, set()
         if not ran:
             return []
-        found = self._watch.take()
+        record = None if subject is None else functools.partial(self._leaks.record, subject, self._note_stopped)
+        found = self._watch.take(record)
         seen, self._missed = self._missed, self._watch.missed
         missed, unshown = self._missed - seen, self._watch.unshown()
         if subject is None or asked == "off":
@@ -245,7 +249,7 @@ class CycleCheck:
         return False
 
     def _ask(self, subject: LeakSubject | None) -> Question:
-        from cudamem_testing.cycles.allocations import OwnedBlocks
+        from cudamem_testing.cycles.allocations import LaterBlocks, OwnedBlocks
         from cudamem_testing.cycles.draft import Question
 
         blocks = {str(one.device): self._blocks(one, subject) for one in self._tracker.recorders}
@@ -255,17 +259,25 @@ class CycleCheck:
             lambda device, address: blocks[device].stack(address),
             lambda device, address: blocks[device].counts(address),
             blocks=None,
+            later=any(isinstance(one, LaterBlocks) for one in blocks.values()),
         )
         owned = next((one for one in blocks.values() if isinstance(one, OwnedBlocks)), None)
         return asked if owned is None else replace(asked, blocks=owned.native, stack_of=owned.stack_of)
 
     def _blocks(self, recorder: Recorder, subject: LeakSubject | None) -> Blocks:
-        from cudamem_testing.cycles.allocations import ListedBlocks, OwnedBlocks
+        from cudamem_testing.cycles.allocations import LaterBlocks, ListedBlocks, OwnedBlocks
 
         of_cpu = _of_cpu(recorder)
         if of_cpu is not None:
             owner = None if subject is None else subject.owner.numbers.get(of_cpu.device)
             return OwnedBlocks(of_cpu, owner, self._evidence.locator, self._stacks)
+        if (
+            subject is not None
+            and self._counts_now
+            and not self._has_time
+            and self._leaks.has_record(recorder.device, subject)
+        ):
+            return LaterBlocks()
         return ListedBlocks(lambda: self._leaks.live(recorder.device, subject))
 
 

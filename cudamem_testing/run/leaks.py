@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from cudamem_testing.model.rules import Ignored, Rule
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.attribution import Attributions
+    from cudamem_testing.run.earlier import Earlier
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.retained_analysis import RetainedAnalysis
     from cudamem_testing.run.running import Entrusted, Fixture, LeakSubject
     from cudamem_testing.run.small_leaks import SmallLeaks
+    from cudamem_testing.unfinalized import Moment
     from cudamem_testing.windows.grow import Grown
     from cudamem_testing.windows.tracker import Tracker
 
@@ -104,6 +106,16 @@ class LeakCheck:
             return self._attributions.of(device).blocks(subject)
         replayed = self._evidence.replay(device)
         return None if replayed is None else [*replayed.live_at()]
+
+    def has_record(self, device: Device, subject: LeakSubject) -> bool:
+        """Whether the blocks that a test has now on a device can be read when it ends."""
+        return str(device) in self._attributions.recorded(subject)
+
+    def record(self, subject: LeakSubject, lost: Callable[[], None], moments: Sequence[Moment]) -> Earlier:
+        """The blocks that a test had at some moments; ``lost`` is called for each that is unknown."""
+        from cudamem_testing.run.earlier import Earlier
+
+        return Earlier(self._attributions, self._evidence, subject, moments, lost)
 
     def judge(self, subject: LeakSubject, severity: Severity | None) -> list[Finding]:
         """Settle, and return a finding for each cause of what is left; without a severity none of leaks. Requires a

@@ -56,9 +56,21 @@ def first_moment(recording: Recording, window: Window) -> int:
 
 def moment_of(recording: Recording, then: Counters | None, now: Counters | None) -> int:
     """The moment at which ``then`` was read, in a recording taken when ``now`` was read; 0 if unknown."""
-    from cudamem_testing.snapshots.replay import moment_between
-
     return moment_between(recording, then, now) or 0
+
+
+def moment_between(recording: Recording, then: Counters | None, now: Counters | None) -> int | None:
+    """The same; ``None`` if unknown."""
+    from cudamem_testing.snapshots import replay
+
+    return replay.moment_between(recording, then, now)
+
+
+def moment_before(recording: Recording, allocations: int, frees: int) -> int | None:
+    """The moment with so many allocations and frees after it; ``None`` if unknown."""
+    from cudamem_testing.snapshots import replay
+
+    return replay.moment_before_last(recording, allocations, frees)
 
 
 def allocations_before(window: Window) -> int | None:

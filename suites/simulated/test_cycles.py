@@ -16,8 +16,13 @@ TESTS = """
 import gc
 import pytest, torch
 from cudamem_testing.cycles import explain
+from cudamem_testing.cycles.native import library
+from cudamem_testing.recorders import history
 
-OLD, LOOKS = [], []
+OLD, LOOKS, READ = [], [], []
+library().cudamem_collector_pace(0.02)  # what is read does not depend on the load of the machine
+snapshot = history.snapshot
+history.snapshot = lambda: READ.append(None) or snapshot()
 look = explain.explain
 explain.explain = lambda garbage, *rest: LOOKS.append(len(garbage)) or look(garbage, *rest)
 
@@ -38,8 +43,10 @@ def looks(record_property):
     gc.collect()
     gc.disable()
     LOOKS.clear()
+    READ.clear()
     yield
     record_property("looks", len(LOOKS))
+    assert not READ, "no collection reads the record of the card"
     gc.enable()
 
 def test_known():
@@ -50,6 +57,18 @@ def test_known():
 
 def test_of_a_fixture(old):
     OLD.clear()
+    gc.collect()
+
+@pytest.fixture(scope="module")
+def older():
+    OLD.extend(ring() for _ in range(3))
+
+def test_with_its_own(older):
+    OLD.append(ring())
+    OLD[:] = [ring(), *OLD]
+    OLD.clear()
+    gc.collect()
+    ring()
     gc.collect()
 
 def test_gradients():
@@ -88,7 +107,8 @@ RING = "Node.__dict__['me'] -> Node"
 #: Findings, and how often garbage was read.
 EXPECTED = {
     "test_known": ([(20 * 262144, RING)], 1),
-    "test_of_a_fixture": ([], 1),
+    "test_of_a_fixture": ([], 1),  # whose the blocks were is found at the end of the test
+    "test_with_its_own": ([(3 * 262144, RING)], 1),
     "test_gradients": ([(100 * 2 * (256 + 32), "Sequential.__dict__['me'] -> list[0] -> Sequential")], 1),
     "test_kinds": (
         [
