@@ -110,8 +110,8 @@ def watched(write):
     return wrapped
 
 def pytest_sessionfinish():
-    from cudamem_testing.report import files
-    files.write_json, files.write_html = watched(files.write_json), watched(files.write_html)
+    from cudamem_testing.report import report_files as files
+    files.write_json, files._write_page = watched(files.write_json), watched(files._write_page)
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure():
@@ -172,6 +172,8 @@ def many(tests: int) -> bool:
     )
     if checked["records"] != tests:
         raise RuntimeError(f"{checked['records']} tests have a record, not {tests}")
+    if {*checked["peaks"]} != {".json", ".html"}:
+        raise RuntimeError(f"reports were written to {[*checked['peaks']]}")
     more = (_kept(checked) - _kept(alone)) / 1024
     data = checked["reached"] / tests / 1024
     first, last = map(_tenth, _times(checked))

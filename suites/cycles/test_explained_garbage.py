@@ -10,7 +10,7 @@ import torch
 
 from cudamem_testing.cycles import explain as explaining
 from cudamem_testing.cycles.draft import Question
-from cudamem_testing.cycles.explain import AT_LEAST, MOST_ALIKE, explain
+from cudamem_testing.cycles.explain import MOST_ALIKE, explain
 from cudamem_testing.cycles.memory import Memory
 from cudamem_testing.cycles.results import UNREAD, Cycle
 from cudamem_testing.model.stacks import Frame, Locator, Stack
@@ -110,15 +110,26 @@ def test_how_far_it_reads_beyond_the_garbage(beyond: int, cuts: int) -> None:
     assert len(cut) == cuts
 
 
-def test_some_cycles_are_read_however_long_it_takes() -> None:
-    kinds = [type(f"Node{number}", (Node,), {}) for number in range(AT_LEAST + 2)]
+@pytest.mark.parametrize(("seconds", "read"), [(-1.0, 1), (3.5, 4), (9.0, 6)])
+def test_no_further_cycle_is_read_after_some_time(monkeypatch: pytest.MonkeyPatch, seconds: float, read: int) -> None:
+    """The first one is. Here each takes a second."""
+    clock = [0.0]
+
+    def hops(objects: Sequence[object]) -> Any:
+        clock[0] += 0.5  # once for a cycle, and once for the way to its tensor
+        return real(objects)
+
+    real = explaining.hops
+    monkeypatch.setattr(explaining, "hops", hops)
+    monkeypatch.setattr(explaining, "thread_time", lambda: clock[0])
+    kinds = [type(f"Node{number}", (Node,), {}) for number in range(6)]
     garbage = [obj for cls in kinds for obj in ring(cls, big=torch.ones(4))]
     stopped: list[None] = []
-    draft = explain(garbage, Question(LOCATOR, seconds=-1.0, stopped=lambda: stopped.append(None)))
-    found = draft.settled(freed=False)
-    assert facts(found)[:1] == [(UNREAD, 2, 32)]
-    assert len(found) == AT_LEAST + 1
-    assert len(stopped) == 1
+    question = Question(LOCATOR, seconds=seconds, stopped=lambda: stopped.append(None), draws=False)
+    found = facts(explain(garbage, question).settled(freed=False))
+    left = [one for one in found if one[0] == UNREAD]
+    assert (len(found) - len(left), left) == (read, [(UNREAD, 6 - read, 16 * (6 - read))] if read < 6 else [])
+    assert len(stopped) == (read < 6)
 
 
 def test_cycles_alike_are_read_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
