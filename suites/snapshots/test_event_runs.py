@@ -101,7 +101,7 @@ def test_instructions_that_no_writer_uses_are_read_alike(code, place):
 
 
 @pytest.mark.parametrize("code", [b"\x85", b"}s", b"}\x94(ssu", b"K\x01\x86"], ids=["tuple", "key", "items", "pair"])
-def test_an_event_that_is_used_as_no_writer_does_gives_one_error(code):
+def test_an_event_used_as_no_writer_does_gives_one_error(code):
     data = pickle.dumps([event(number % 5, frames=2) for number in range(40)], 4)
     data = data[:2] + data[11:]
     end = data.index(b"u}\x94(", len(data) // 2) + 1

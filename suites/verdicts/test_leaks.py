@@ -423,7 +423,7 @@ def test_small_leaks_under_many_names_of_one_object() -> None:
     assert small_leaks(elsewhere, {place: under(place) for place in range(4)}, LEAST) == []
 
 
-def test_small_leaks_without_an_object_that_names_them_stay_apart() -> None:
+def test_small_leaks_that_no_object_names_stay_apart() -> None:
     """Two variables of a frame, and two functions' caches: nothing holds both."""
     blocks = [block(place, 60 * KIB, owner=str(place)) for place in range(2)]
     variables = [path("frame run (a.py:5)", (Kind.LOCAL, f"local 'x{place}'", "Tensor")) for place in range(2)]
