@@ -96,7 +96,10 @@ def test_the_page_of_verdicts_is_current() -> None:
     absent = OF_SOME_VERSIONS - {case.key for case in cases()}
     lines = PAGE.read_text(encoding="utf-8").splitlines(keepends=True)
     shown = "".join(line for line in lines if line.partition(" |")[0].removeprefix("| ") not in absent)
-    assert shown == document(cases(), scores.promised(cases())), "run: make verdicts"
+    made = document(cases(), scores.promised(cases()))
+    if absent:  # their number stands in the last section
+        shown, made = (text.partition("## How often")[0] for text in (shown, made))
+    assert shown == made, "run: make verdicts"
 
 
 def test_scores_count_what_is_missed_and_what_is_wrong() -> None:
