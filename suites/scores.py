@@ -135,7 +135,7 @@ def section(scores: Scores, every: Sequence[Case]) -> list[str]:
         f"Programs with a fault, by kind of finding, run on the CPU; {clean} clean programs run beside them. The last",
         "rows are the zoos of [CUDA graphs](graphs.md), without a card. A fault is found if the finding has the kind,",
         "verdict, severity, holder, line and bytes that it must have. All other findings are wrong, and so are all",
-        "findings of clean programs. `make test-all` fails for each fault that is missed and each finding that is wrong.",
+        "findings of clean programs. `make test-all` fails for each fault that is missed and for each of these.",
         "",
         f"| {' | '.join(_COLUMNS)} |",
         f"| --- {'| ---: ' * (len(_COLUMNS) - 1)}|",
