@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from cudamem_testing.recorders.build import Library, compile_library
+from cudamem_testing.recorders.build import CPU_RECORDER, Library, compiled
 from cudamem_testing.recorders.native import NativeRecorder, introduced
 from suites.recorders import device
 from suites.recorders.in_place import in_place
 
 
-def _compiled(name: str, folders: pytest.TempPathFactory) -> str:
-    """A file of C++ here as a library, which the first worker that needs it compiles for all of the run."""
-    library = Library(name, name, (f"{name}.cpp",), "c++17", ("c10",), Path(__file__).parent)
-    own = folders.getbasetemp()
-    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    target = folder / f"{name}.so"
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
-            compile_library(library, target)
-    return str(target)
+def _compiled(name: str, *, includes: Library | None = None) -> str:
+    """A file of C++ here as a library: kept as those of the package are, so that only the first run compiles it.
+
+    The name of one that ``includes`` a library of the package changes with that.
+    """
+    whole = name if includes is None else f"{name}-{compiled(library=includes).stem}"
+    return str(compiled(library=Library(whole, name, (f"{name}.cpp",), "c++17", ("c10",), Path(__file__).parent)))
 
 
 @pytest.fixture
@@ -38,12 +32,12 @@ def native() -> Iterator[NativeRecorder]:
 
 
 @pytest.fixture(scope="session")
-def device_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
+def device_library() -> ctypes.PyDLL:
     """device.cpp, compiled and registered."""
     header = Path(torch.__file__).parent / "include/c10/core/CachingDeviceAllocator.h"
     if not header.exists() or "DeviceAllocator :" not in header.read_text():
         pytest.skip(f"torch {torch.__version__} has no counters for C++")
-    return device.load(_compiled("device", tmp_path_factory))
+    return device.load(_compiled("device"))
 
 
 @pytest.fixture(name="device")
@@ -53,9 +47,9 @@ def device_in_cpp(device_library: ctypes.PyDLL) -> device.CppAllocator:
 
 
 @pytest.fixture(scope="session")
-def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
+def helper() -> ctypes.PyDLL:
     """helper.cpp, loaded; its calls keep the GIL."""
-    library = ctypes.PyDLL(_compiled("helper", tmp_path_factory))
+    library = ctypes.PyDLL(_compiled("helper"))
     library.helper_raw_allocate.restype = ctypes.c_void_p
     library.helper_raw_allocate.argtypes = [ctypes.c_size_t]
     library.helper_raw_free.argtypes = [ctypes.c_void_p]
@@ -64,6 +58,6 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> ctypes.PyDLL:
 
 
 @pytest.fixture(scope="session")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> NativeRecorder:
+def crowded() -> NativeRecorder:
     """others.cpp, loaded: a separate CPU recorder, not installed."""
-    return NativeRecorder(*introduced(ctypes.PyDLL(_compiled("others", tmp_path_factory))))
+    return NativeRecorder(*introduced(ctypes.PyDLL(_compiled("others", includes=CPU_RECORDER))))
