@@ -64,7 +64,7 @@ def explain(garbage: Sequence[object], question: Question, parts: Sequence[Part]
             if type(error) is TooLongError:
                 return Draft([], None, question)
             raise
-        if parts and question.memory is not None:
+        if parts and question.memory is not None and not reading.is_late():
             question.memory.parts.update(reading.parts(parts))
     return draft
 
@@ -178,7 +178,7 @@ class _Explanation:
         is_cut = False
         waiting = deque(sorted(starts))
         while waiting:
-            if self._is_late():
+            if self.is_late():
                 is_cut = True
                 break
             place = waiting.popleft()
@@ -210,7 +210,8 @@ class _Explanation:
                     seen.add(storage.identity)
                     yield place, storage, carrier
 
-    def _is_late(self) -> bool:
+    def is_late(self) -> bool:
+        """Whether there is no time for more."""
         return self._ends is not None and thread_time() > self._ends
 
     def cycles(self) -> Iterator[Found]:
@@ -229,19 +230,27 @@ class _Explanation:
             groups.setdefault(graph.keeper(one), _Group()).others.append(one)
         unseen = groups.pop(NONE, None)
         found = groups.items() if not others else sorted(groups.items(), key=lambda pair: -self._bytes(pair[1]))
-        is_stopped = False
-        for number, (component, group) in enumerate(found):
-            if not is_stopped and number and self._is_late():
-                is_stopped = True
-                self._question.stopped()
-            if is_stopped:
-                kept = [pair for one in group.others for pair in self._memory.get(one, ())]
-                yield Found(Cycle((UNREAD,), (), UNREAD), [*kept], group.storages)
-            else:
-                yield self._cycle(component, group)
+        remaining = iter(found)
+        for component, group in remaining:
+            yield self._cycle(component, group)
+            if self.is_late():
+                break
+        if left := [group for _, group in remaining]:
+            self._question.stopped()
+            yield from self._unread(left)
         if unseen is not None:
             kept = [pair for one in unseen.others for pair in self._memory.get(one, ())]
             yield Found(Cycle((UNSEEN,), (), UNSEEN), [*kept], unseen.storages)
+
+    def _unread(self, groups: Sequence[_Group]) -> Iterator[Found]:
+        """What there is no time for; storages that follow each other together."""
+        kept = [pair for group in groups for one in group.others for pair in self._memory.get(one, ())]
+        ranges: list[range] = []
+        for group in groups:
+            first = ranges.pop() if ranges and ranges[-1].stop == group.storages.start else group.storages
+            ranges.append(range(first.start, group.storages.stop))
+        yield Found(Cycle((UNREAD,), (), UNREAD, count=len(groups) - len(ranges) + 1), [*kept], ranges[0])
+        yield from (Found(Cycle((UNREAD,), (), UNREAD), [], rest) for rest in ranges[1:])
 
     def _bytes(self, group: _Group) -> int:
         read = self._items(group.storages)

@@ -255,9 +255,12 @@ class Storages:
     def groups(self) -> list[tuple[int, int]]:
         """Puts together what each component keeps, the largest first, and in them the largest storages first.
 
-        Returns the components, each with the number of the storage where it ends.
+        Returns the components, each with the number of the storage where it ends. Raises ``TooLongError``.
         """
-        return [(component, end) for component, end in self._library.cudamem_storages_groups(self.handle)]
+        found = self._library.cudamem_storages_groups(self.handle)
+        if found is None:
+            raise TooLongError
+        return [(component, end) for component, end in found]
 
     def items(self, first: int, last: int) -> list[Item]:
         """Some of the storages."""

@@ -207,11 +207,16 @@ READING uint32_t cudamem_device_number(const char* name) {
 // Drops storages: a byte for each says whether it is kept.
 READING void cudamem_storages_keep(Storages* storages, const char* chosen) { storages->keep(chosen); }
 
-// The groups that components keep, the largest first, in pairs: a component, and where its storages end.
+// The groups that components keep, the largest first, in pairs: a component, and where its storages end; none at all, not
+// even an empty list, if there was no time.
 READING Object* cudamem_storages_groups(Storages* storages) {
   std::vector<std::vector<uint32_t>> found;
-  for (const auto& [component, end] : storages->group()) found.push_back({component, static_cast<uint32_t>(end)});
-  return reading::list_of_lists(found);
+  const auto group = [&] {
+    for (const auto& [component, end] : storages->group()) found.push_back({component, static_cast<uint32_t>(end)});
+  };
+  if (Hurry::has_time_for(group)) return reading::list_of_lists(found);
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
 }
 
 // Some storages, in bytes. (An array of ctypes would make a class for each size, which is garbage.)

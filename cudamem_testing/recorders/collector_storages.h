@@ -105,6 +105,7 @@ class Storages {
     std::vector<size_t> order(items_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     const auto is_before = [&](size_t one, size_t other) {
+      Hurry::check(4);
       const Item &a = items_[one], &b = items_[other];
       const uint32_t first = graph.keeper(a.place), second = graph.keeper(b.place);
       if (first == second) return a.size > b.size;

@@ -16,7 +16,7 @@ constexpr double kListKnown = 0.45, kReadKnown = 0.9, kFinding = 0.4, kListPlain
 constexpr double kReferences = 4, kParts = 5, kKeepers = 6, kCycles = 7;
 // So many objects are read at most: a model as large as GPT-2 has 22,000 and a hundred thousand references. Of a young
 // collection with more than `kFew` known objects, older objects are not searched for.
-constexpr size_t kMostObjects = 25'000, kFew = 3'000;
+constexpr size_t kMostObjects = 25'000, kFew = 1'000;
 
 class Stopwatch {
  public:

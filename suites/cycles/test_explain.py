@@ -293,6 +293,17 @@ def test_equal_cycles_are_one() -> None:
     assert cycle.text.splitlines()[-1] == "found 60 times"
 
 
+def test_cycles_that_there_is_no_time_for_are_counted() -> None:
+    made = [node(big=torch.ones(size)) for size in (8, 4, 2, 1)]
+    for one in made:
+        one.me = one
+    stopped: list[None] = []
+    question = Question(Locator(inspect.getfile(Node)), seconds=0, stopped=lambda: stopped.append(None))
+    read, rest = explain([part for one in made for part in (one, vars(one), one.big)], question).settled(freed=False)
+    assert (read.bytes, read.signature, read.count) == (32, "suites.cycles.test_explain.Node .me", 1)
+    assert (rest.bytes, rest.signature, rest.count, len(stopped)) == (16 + 8 + 4, "(objects not examined)", 3, 1)
+
+
 def test_many_cycles_towards_one_tensor() -> None:
     with reference_cycles() as cycles:
         big = torch.ones(256)
