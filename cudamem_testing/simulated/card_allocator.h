@@ -12,6 +12,7 @@
 #include "../recorders/trap.h"
 #include "card_memory.h"
 #include "card_parts.h"
+#include "card_stacks.h"
 #include "card_streams.h"
 
 namespace cudamem {

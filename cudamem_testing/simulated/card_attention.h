@@ -3,8 +3,19 @@
 // an H200 with torch 2.11; for older cards the order is that of torch's documentation.
 #pragma once
 
-#include <ATen/Context.h>
 #include <ATen/native/transformers/attention.h>
+
+namespace at {  // of torch's header for it, which takes long to compile, what is used here
+class TORCH_API Context {
+ public:
+  bool deterministicAlgorithms() const;
+  bool deterministicAlgorithmsWarnOnly() const;
+  bool userEnabledFlashSDP() const;
+  bool userEnabledMemEfficientSDP() const;
+  bool userEnabledCuDNNSDP() const;
+};
+TORCH_API Context& globalContext();
+}  // namespace at
 
 namespace cudamem {
 

@@ -10,9 +10,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
+#include <unordered_map>
+
+#include "card_arguments.h"
 #include "card_driver.h"
 #include "card_streams.h"
-#include "card_rule_table.h"
 
 namespace cudamem {
 
@@ -69,6 +71,34 @@ inline void no_collectives(const c10::OperatorHandle&, c10::DispatchKeySet, Stac
   TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no collectives (NCCL, Gloo): run this on a real card");
 }
 
+inline Argument read(const c10::IValue& value) {
+  Argument found;
+  if (value.isTensor()) {
+    found.tensor = value.toTensor();
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& each : value.toTensorVector()) found.tensors.push_back(each);
+  } else if (value.isOptionalTensorList()) {
+    for (const auto& each : value.toOptionalTensorVector()) found.tensors.push_back(each ? *each : at::Tensor());
+  } else if (value.isIntList()) {
+    found.integers = value.toIntVector();
+  } else if (value.isBool()) {
+    found.integer = value.toBool();
+  } else if (value.isInt()) {
+    found.is_integer = true;
+    found.number = static_cast<double>(found.integer = value.toInt());
+  } else if (value.isDouble()) {
+    found.number = value.toDouble();
+  }
+  return found;
+}
+
+inline Rule rule_for(const c10::OperatorName& name) {
+  static thread_local std::unordered_map<const void*, Rule> known;
+  const auto found = known.find(&name);
+  if (found != known.end()) return found->second;
+  return known[&name] = rule_of(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+}
+
 class Call {
  public:
   Call(const c10::OperatorHandle& op, Stack* stack) : op_(op), schema_(op.schema()), stack_(*stack) {}
@@ -79,9 +109,9 @@ class Call {
     values_ = has_values();
     const size_t count = schema_.arguments().size();
     const size_t base = stack_.size() - count;
-    const Rule rule = rule_of(op_.operator_name());
+    const Rule rule = rule_for(op_.operator_name());
     Arguments kept;
-    if (rule) kept.assign(stack_.begin() + static_cast<std::ptrdiff_t>(base), stack_.end());
+    for (size_t at = base; rule && at < stack_.size(); ++at) kept.push_back(read(stack_[at]));
     for (size_t at = 0; at < count; ++at) show(stack_[base + at], schema_.arguments()[at]);
     TORCH_CHECK(!mixed_.defined() || !device_, "Expected all tensors to be on the same device, but found at least two ",
                 "devices, ", device_ ? *device_ : c10::Device(c10::DeviceType::CPU), " and cpu!");

@@ -5,7 +5,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
-#include <torch/library.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include "card_fallback.h"
 
@@ -184,28 +184,64 @@ inline void record_stream(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 // A tensor of the CPU over the memory of one on a card, for kernels in Python. It must not outlive that.
-inline at::Tensor on_host(const at::Tensor& tensor) { return shown(tensor, has_values()); }
+inline void on_host(const c10::OperatorHandle& op, Stack* stack) {
+  Taken given(op, stack);
+  given.leave(shown(given.self(), has_values()));
+}
 
-inline void register_kernels(torch::Library& library) {
-  library.impl("empty.memory_format", empty);
-  library.impl("empty_strided", empty_strided);
-  library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
-  library.impl("view", TORCH_FN(at::native::view));
-  library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
-  library.impl("copy_", copy);
-  const auto boxed = [&](const char* name, torch::CppFunction kernel) { library.impl(name, std::move(kernel)); };
-  using torch::CppFunction;
-  boxed("_local_scalar_dense", CppFunction::makeFromBoxedFunction<&item>());
-  boxed("resize_", CppFunction::makeFromBoxedFunction<&resize>());
-  boxed("set_.source_Storage_storage_offset", CppFunction::makeFromBoxedFunction<&set_storage>());
-  boxed("set_.source_Storage", CppFunction::makeFromBoxedFunction<&set_whole_storage>());
-  boxed("set_.source_Tensor", CppFunction::makeFromBoxedFunction<&set_tensor>());
-  boxed("set_", CppFunction::makeFromBoxedFunction<&set_nothing>());
-  boxed("record_stream", CppFunction::makeFromBoxedFunction<&record_stream>());
+// Registers kernels with torch's dispatcher; without schemas, which take long to compile.
+class Registered {
+ public:
+  void put(const std::string& name, c10::KernelFunction kernel, std::optional<c10::DispatchKey> key = c10::DispatchKey::CUDA) {
+    const size_t dot = name.find('.');
+    c10::OperatorName full(name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1));
+    keep(dispatcher().registerImpl(std::move(full), key, std::move(kernel), std::nullopt, nullptr, kBy));
+  }
+  void put_everywhere(c10::DispatchKey key, c10::KernelFunction kernel) {
+    keep(dispatcher().registerFallback(key, std::move(kernel), kBy));
+  }
+  void define(const char* schema) { keep(dispatcher().registerDef(torch::jit::parseSchema(schema), kBy)); }
+  void clear() { all_.clear(); }
+
+ private:
+  static constexpr const char* kBy = "a simulated card";
+  static c10::Dispatcher& dispatcher() { return c10::Dispatcher::singleton(); }
+  void keep(c10::RegistrationHandleRAII one) { all_.push_back(std::move(one)); }
+
+  std::vector<c10::RegistrationHandleRAII> all_;
+};
+
+template <c10::KernelFunction::BoxedKernelFunction_withDispatchKeys* kernel>
+c10::KernelFunction boxed() {
+  return c10::KernelFunction::makeFromBoxedFunction<kernel>();
+}
+template <c10::KernelFunction::BoxedKernelFunction* kernel>
+c10::KernelFunction boxed() {
+  return c10::KernelFunction::makeFromBoxedFunction<kernel>();
+}
+
+inline void register_kernels(Registered& registered) {
+  using c10::KernelFunction;
+  const auto put = [&](const char* name, KernelFunction kernel) {
+    registered.put(std::string("aten::") + name, std::move(kernel));
+  };
+  put("empty.memory_format", KernelFunction::makeFromUnboxedRuntimeFunction(&empty));
+  put("empty_strided", KernelFunction::makeFromUnboxedRuntimeFunction(&empty_strided));
+  put("as_strided", KernelFunction::makeFromUnboxedRuntimeFunction(&at::native::as_strided_tensorimpl));
+  put("view", KernelFunction::makeFromUnboxedRuntimeFunction(&at::native::view));
+  put("_reshape_alias", KernelFunction::makeFromUnboxedRuntimeFunction(&at::native::_reshape_alias));
+  put("copy_", KernelFunction::makeFromUnboxedRuntimeFunction(&copy));
+  put("_local_scalar_dense", boxed<&item>());
+  put("resize_", boxed<&resize>());
+  put("set_.source_Storage_storage_offset", boxed<&set_storage>());
+  put("set_.source_Storage", boxed<&set_whole_storage>());
+  put("set_.source_Tensor", boxed<&set_tensor>());
+  put("set_", boxed<&set_nothing>());
+  put("record_stream", boxed<&record_stream>());
   // Operators that torch would decompose, but for which CUDA has a kernel.
   for (const char* name : {"silu_backward", "mish_backward", "native_layer_norm", "addr", "addr.out", "any.dims",
                            "any.dims_out", "all.dims", "all.dims_out"}) {
-    library.impl(name, CppFunction::makeFromBoxedFunction<&fall_back>());
+    put(name, boxed<&fall_back>());
   }
 }
 

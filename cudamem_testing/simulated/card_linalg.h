@@ -8,7 +8,7 @@ namespace cudamem {
 
 // A batch of matrices.
 struct Matrices {
-  explicit Matrices(const at::Tensor& given)
+  explicit Matrices(const at::TensorBase& given)
       : rows(std::min(given.size(-2), given.size(-1))),
         width(static_cast<int64_t>(given.itemsize())),
         bytes(bytes_of(given)),
@@ -24,19 +24,19 @@ inline int64_t factor_bytes(const Matrices& all) {  // of an LU factorization
 }
 
 inline void cholesky(const Arguments& arguments) {
-  const Matrices all(arguments[0].toTensor());
+  const Matrices all(arguments[0].tensor);
   passing({all.number > 1 ? all.pointers() : all.rows > 256 ? 2 * all.rows + 128 : 160});
 }
-inline void solve_by_cholesky(const Arguments& arguments) { passing({bytes_of(arguments[1].toTensor())}); }
-inline void factorize(const Arguments& arguments) { passing({factor_bytes(Matrices(arguments[0].toTensor()))}); }
+inline void solve_by_cholesky(const Arguments& arguments) { passing({bytes_of(arguments[1].tensor)}); }
+inline void factorize(const Arguments& arguments) { passing({factor_bytes(Matrices(arguments[0].tensor))}); }
 inline void invert(const Arguments& arguments) {
-  const Matrices all(arguments[0].toTensor());
+  const Matrices all(arguments[0].tensor);
   const int64_t order = all.of_rows(kIndex);
   passing({all.bytes, all.of_rows(4), order, order, all.rows > 16 ? order : 0, all.rows > 16 ? all.bytes : 0});
 }
 inline void solve_factorized(const Arguments& arguments) {
-  const Matrices all(arguments[0].toTensor());
-  const at::Tensor& right = arguments[2].toTensor();
+  const Matrices all(arguments[0].tensor);
+  const at::TensorBase& right = arguments[2].tensor;
   const int64_t columns = right.size(-1), order = all.of_rows(kIndex), values = all.of_rows(all.width * columns);
   if (all.rows <= 64 && (columns < 16 || all.rows <= 16)) {
     passing({all.pointers(), all.pointers()});
@@ -45,18 +45,18 @@ inline void solve_factorized(const Arguments& arguments) {
   }
 }
 inline void orthogonalize(const Arguments& arguments) {
-  const Matrices all(arguments[0].toTensor());
+  const Matrices all(arguments[0].tensor);
   const int64_t alone = std::max<int64_t>(int64_t{3} << 18, 2048 * all.rows) + 32, batched = 32768 + 68 * all.rows;
   passing({all.of_rows(all.width), all.width * (all.number > 1 && all.rows <= 64 ? batched : alone)});
 }
 inline void least_squares(const Arguments& arguments) {
-  const Matrices all(arguments[0].toTensor());
+  const Matrices all(arguments[0].tensor);
   const bool batched = all.number > 1 && all.rows <= 64;
   const int64_t alone = std::max<int64_t>(int64_t{3} << 18, 2048 * all.rows) + 32;
   passing({all.bytes, batched ? all.bytes : all.of_rows(all.width), batched ? all.pointers() : all.width * alone});
 }
 inline void singular_values(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   const Matrices all(input);
   if (input.size(-1) != input.size(-2)) {  // others than square ones are orthogonalized first
     passing({all.width * (int64_t{3} << 18)});
@@ -65,7 +65,7 @@ inline void singular_values(const Arguments& arguments) {
   passing({all.bytes, all.width * (all.rows <= 32 ? 992 : 2 * all.rows * all.rows + 80 * all.rows)});
 }
 inline void eigenvalues(const Arguments& arguments) {
-  const Matrices all(arguments[0].toTensor());
+  const Matrices all(arguments[0].tensor);
   const int64_t n = all.rows;
   if (n <= 32) {  // all matrices at once
     passing({all.number * all.width * (842 * n + 65133)});
@@ -74,7 +74,7 @@ inline void eigenvalues(const Arguments& arguments) {
   }
 }
 inline void exponential(const Arguments& arguments) {  // powers, and sums of them
-  const Matrices all(arguments[0].toTensor());
+  const Matrices all(arguments[0].tensor);
   passing({(all.number > 1 ? 10 : 12) * all.bytes});
 }
 
@@ -125,8 +125,8 @@ inline Sizes several_steps(const std::vector<int64_t>& dims, int64_t bytes) {  /
 }
 
 inline void transform_real(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
-  const std::vector<int64_t> dims = arguments[1].toIntVector();
+  const at::TensorBase& input = arguments[0].tensor;
+  const std::vector<int64_t> dims = arguments[1].integers;
   const auto width = static_cast<int64_t>(input.itemsize());
   int64_t out = 2 * bytes_of(input);
   if (!dims.empty() && input.numel()) {
@@ -139,17 +139,17 @@ inline void transform_real(const Arguments& arguments) {
   passing(sizes);
 }
 inline void transform_complex(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
-  const std::vector<int64_t> dims = arguments[1].toIntVector();
+  const at::TensorBase& input = arguments[0].tensor;
+  const std::vector<int64_t> dims = arguments[1].integers;
   Sizes sizes = several_steps(dims, bytes_of(input));
   sizes.push_back(transform_bytes(input.sizes(), dims, static_cast<int64_t>(input.itemsize()) / 2, false));
   passing(sizes);
 }
 inline void transform_to_real(const Arguments& arguments) {  // it overwrites its input, which is copied
-  const at::Tensor& input = arguments[0].toTensor();
-  const std::vector<int64_t> dims = arguments[1].toIntVector();
+  const at::TensorBase& input = arguments[0].tensor;
+  const std::vector<int64_t> dims = arguments[1].integers;
   std::vector<int64_t> shape = input.sizes().vec();
-  if (!dims.empty()) shape[static_cast<size_t>(dims.back())] = arguments[3].toInt();
+  if (!dims.empty()) shape[static_cast<size_t>(dims.back())] = arguments[3].integer;
   passing({bytes_of(input), transform_bytes(shape, dims, static_cast<int64_t>(input.itemsize()) / 2, true)});
 }
 

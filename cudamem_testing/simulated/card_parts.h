@@ -1,6 +1,7 @@
 // The interface between the two parts of the library. They are compiled in parallel, each with few of torch's headers,
-// which take most of the time: the interface with the allocator (simulated_card.cpp), and operators with all that needs
-// torch's dispatcher or its headers (card_operators.cpp).
+// which take most of the time: the interface with the allocator and the rules of temporary memory, which need no more of
+// tensors than their shapes (simulated_card.cpp), and operators with all that needs torch's dispatcher, boxed values or
+// tensors (card_operators.cpp).
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -26,25 +27,20 @@ bool is_pinned(const void* at);
 // The CPU's generator behind one of a card; behind the card's default one if none is given.
 at::Generator generator_on_host(const at::Generator& given, c10::DeviceIndex card);
 
+using Sizes = std::vector<int64_t>;
+// Memory that a kernel uses while it runs; what it allocates last it frees first.
+void passing(const Sizes& sizes);
+struct Argument;
+using Rule = void (*)(const std::vector<Argument>&);
+// What says which temporary memory an operator takes; null for those that take none.
+Rule rule_of(const std::string& name);
+
 // --- card_operators.cpp ---
 
 void put_operators();
 void take_operators_out();
-// Bytes of the workspaces of cuBLAS and cuBLASLt, and the card's multiprocessors.
-struct KernelSettings {
-  size_t blas, light;
-  int64_t processors;
-};
-void set_kernels(const KernelSettings& settings);
-void clear_workspaces();
-
-// Stacks of Python and their frames: file, function and line of each frame, and the frames of each stack by index.
-struct Frames {
-  std::vector<std::string> files, functions;
-  std::vector<int64_t> lines;
-  std::vector<std::vector<uint64_t>> stacks;
-};
-Context gather_stack();
-Frames frames_of(const std::vector<Context>& stacks);
+// Kernels that torch's functions choose: of attention, for a card of the architectures, and of recurrent layers.
+void choose_kernels(bool hopper, bool ampere);
+void forget_kernels();
 
 }  // namespace cudamem

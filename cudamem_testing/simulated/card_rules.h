@@ -3,23 +3,18 @@
 // operators that were recorded on a card; tests compare the models in fixtures/simulated/ with them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-
 #include <functional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
+#include "card_arguments.h"
 #include "card_sorting.h"
 #include "card_streams.h"
 
 namespace cudamem {
 
-inline int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.itemsize()); }
-
-// Memory that a kernel uses while it runs; what it allocates last it frees first.
-inline void passing(const Sizes& sizes) {
+void passing(const Sizes& sizes) {
   std::vector<c10::DataPtr> held;
   for (const int64_t size : sizes) {
     if (size > 0) held.push_back(allocator_of_card().allocate(static_cast<size_t>(size)));
@@ -59,17 +54,15 @@ inline Workspaces& workspaces = *new Workspaces;
 inline int64_t processors = 132;  // of a card
 
 // Whether cuBLAS can read a matrix without a copy: its rows or columns are contiguous.
-inline bool is_readable(const at::Tensor& matrix) {
+inline bool is_readable(const at::TensorBase& matrix) {
   const auto rows = matrix.size(-2), columns = matrix.size(-1);
   const auto down = matrix.stride(-2), across = matrix.stride(-1);
   return (across == 1 && down >= std::max<int64_t>(1, columns)) || (down == 1 && across >= std::max<int64_t>(1, rows));
 }
 
-using Arguments = std::vector<c10::IValue>;
-
 inline void multiply(const Arguments& arguments, size_t first, bool light) {
-  const at::Tensor& a = arguments[first].toTensor();
-  const at::Tensor& b = arguments[first + 1].toTensor();
+  const at::TensorBase& a = arguments[first].tensor;
+  const at::TensorBase& b = arguments[first + 1].tensor;
   if (!a.numel() || !b.numel()) return;
   workspaces.need(false);
   if (light) workspaces.need(true);
@@ -79,7 +72,7 @@ inline void multiply(const Arguments& arguments, size_t first, bool light) {
 inline void matrices(const Arguments& arguments) { multiply(arguments, 0, false); }
 
 inline void added_matrices(const Arguments& arguments) {  // a bias along the rows is added by cuBLASLt
-  const at::Tensor& bias = arguments[0].toTensor();
+  const at::TensorBase& bias = arguments[0].tensor;
   multiply(arguments, 1, bias.dim() == 1 && bias.is_contiguous());
 }
 
@@ -94,7 +87,7 @@ inline int64_t parts(int64_t value, int64_t size) { return (value + size - 1) / 
 
 // How the work of a reduction is divided. If several blocks of threads compute one result, each stores its part in
 // memory, with a counter for each column of blocks. Each thread reduces 16 to 256 values.
-inline void reduction(const at::Tensor& input, const std::vector<bool>& reduced, int64_t wide) {
+inline void reduction(const at::TensorBase& input, const std::vector<bool>& reduced, int64_t wide) {
   constexpr int64_t kThreads = 512, kWarp = 32, kFew = 16, kMany = 256;
   int64_t outputs = 1, inputs = 1, fastest = -1, kept_size = 0;
   for (int64_t dim = 0; dim < input.dim(); ++dim) {
@@ -136,14 +129,14 @@ inline void reduction(const at::Tensor& input, const std::vector<bool>& reduced,
 }
 
 inline void reduce(const Arguments& arguments, size_t dims_at, int64_t wide) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   if (input.dim() == 0) return;
   std::vector<bool> reduced(static_cast<size_t>(input.dim()), true);
   if (dims_at && dims_at < arguments.size()) {
     std::vector<int64_t> dims;
-    const c10::IValue& given = arguments[dims_at];
-    if (given.isIntList()) dims = given.toIntVector();
-    if (given.isInt()) dims = {given.toInt()};
+    const Argument& given = arguments[dims_at];
+    dims = given.integers;
+    if (given.is_integer) dims = {given.integer};
     if (!dims.empty()) {
       reduced.assign(reduced.size(), false);
       for (const int64_t dim : dims) reduced[static_cast<size_t>(dim < 0 ? dim + input.dim() : dim)] = true;
@@ -153,54 +146,54 @@ inline void reduce(const Arguments& arguments, size_t dims_at, int64_t wide) {
 }
 
 inline void sum_up(const Arguments& arguments) {
-  reduce(arguments, 1, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].toTensor().itemsize())));
+  reduce(arguments, 1, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].tensor.itemsize())));
 }
 inline void sum_up_norm(const Arguments& arguments) {
-  reduce(arguments, 2, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].toTensor().itemsize())));
+  reduce(arguments, 2, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].tensor.itemsize())));
 }
 inline void sum_up_flags(const Arguments& arguments) { reduce(arguments, 1, 1); }
 
 // A pair of a value and its index, or of a mean and a variance, is wider than the value.
 inline void sum_up_pairs(const Arguments& arguments) {
-  reduce(arguments, 1, std::max<int64_t>(16, 4 * static_cast<int64_t>(arguments[0].toTensor().itemsize())));
+  reduce(arguments, 1, std::max<int64_t>(16, 4 * static_cast<int64_t>(arguments[0].tensor.itemsize())));
 }
 // Integers are converted first if the result is wider.
 inline void sum_up_converted(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   if (at::isIntegralType(input.scalar_type(), true) && input.itemsize() < 8) passing({8 * input.numel()});
   sum_up(arguments);
 }
 inline void sum_up_all(const Arguments& arguments) {
-  reduce(arguments, 0, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].toTensor().itemsize())));
+  reduce(arguments, 0, std::max<int64_t>(4, static_cast<int64_t>(arguments[0].tensor.itemsize())));
 }
 // Without bounds they are the least and the largest value, each found by a reduction.
 inline void count_in_bins(const Arguments& arguments) {
-  if (arguments[2].toScalar().toDouble() != arguments[3].toScalar().toDouble()) return;
+  if (arguments[2].number != arguments[3].number) return;
   for (int bound = 0; bound < 2; ++bound) {
-    const c10::DataPtr found = allocator_of_card().allocate(arguments[0].toTensor().itemsize());
+    const c10::DataPtr found = allocator_of_card().allocate(arguments[0].tensor.itemsize());
     sum_up_all(arguments);
   }
 }
 inline void compare_all(const Arguments& arguments) {
-  passing({arguments[0].toTensor().numel(), 1});
+  passing({arguments[0].tensor.numel(), 1});
   reduce(arguments, 0, 1);
 }
 inline void sum_up_loss(const Arguments& arguments) {  // the loss of every element, then their sum
-  if (arguments[2].isInt() && arguments[2].toInt() != 0) passing({bytes_of(arguments[0].toTensor())});
+  if (arguments[2].is_integer && arguments[2].integer != 0) passing({bytes_of(arguments[0].tensor)});
 }
 inline void norms(const Arguments& arguments) {  // a part for each 65,536 elements of the longest tensor
-  const auto tensors = arguments[0].toTensorVector();
+  const auto tensors = arguments[0].tensors;
   int64_t most = 0;
-  for (const at::Tensor& each : tensors) most = std::max(most, parts(each.numel(), 65536));
+  for (const at::TensorBase& each : tensors) most = std::max(most, parts(each.numel(), 65536));
   passing({4 * static_cast<int64_t>(tensors.size()) * most});
 }
 
 // --- sorting, selecting, scanning ---
 
-inline int64_t dim_of(const c10::IValue& given, int64_t without = -1) { return given.isInt() ? given.toInt() : without; }
+inline int64_t dim_of(const Argument& given, int64_t without = -1) { return given.is_integer ? given.integer : without; }
 
 inline void scan(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   const Slices slices(input, dim_of(arguments[1]));
   const bool integral = at::isIntegralType(input.scalar_type(), true);
   const int64_t width = integral ? kIndex : static_cast<int64_t>(input.itemsize());
@@ -209,12 +202,12 @@ inline void scan(const Arguments& arguments) {
 }
 
 inline void sort(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   passing(sort_sizes(Slices(input, dim_of(arguments[2])), static_cast<int64_t>(input.itemsize())));
 }
 
 inline void median(const Arguments& arguments) {  // of all elements: they are sorted
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   const auto width = static_cast<int64_t>(input.itemsize());
   Sizes sizes = sort_sizes(Slices(1, input.numel()), width);
   sizes.insert(sizes.end(), {bytes_of(input), kIndex * input.numel()});
@@ -222,12 +215,12 @@ inline void median(const Arguments& arguments) {  // of all elements: they are s
 }
 
 inline void largest(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   const Slices slices(input, dim_of(arguments[2]));
   const auto width = static_cast<int64_t>(input.itemsize());
-  const int64_t wanted = arguments[1].toInt();
+  const int64_t wanted = arguments[1].integer;
   passing(select_largest_sizes(slices, width, processors));
-  if (wanted > kSmallSort && arguments[4].toBool()) {  // then they are sorted into new memory
+  if (wanted > kSmallSort && arguments[4].is_true()) {  // then they are sorted into new memory
     Sizes sizes = sort_sizes(Slices(slices.count, wanted), width);
     sizes.insert(sizes.end(), {width * slices.count * wanted, kIndex * slices.count * wanted});
     passing(sizes);
@@ -235,11 +228,11 @@ inline void largest(const Arguments& arguments) {
 }
 
 inline void draw(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   const auto width = static_cast<int64_t>(input.itemsize());
   const Slices slices(input, -1);
-  const int64_t wanted = arguments[1].toInt();
-  if (arguments[2].toBool()) {  // each is drawn from cumulative sums
+  const int64_t wanted = arguments[1].integer;
+  if (arguments[2].is_true()) {  // each is drawn from cumulative sums
     passing({bytes_of(input), bytes_of(input), bytes_of(input),
              slices.count == 1 ? scan_bytes(slices.each, width) : 0});
     return;
@@ -249,17 +242,17 @@ inline void draw(const Arguments& arguments) {
   passing(sizes);
 }
 
-inline void shuffle(const Arguments& arguments) { passing(random_order_sizes(arguments[0].toInt())); }
+inline void shuffle(const Arguments& arguments) { passing(random_order_sizes(arguments[0].integer)); }
 
 inline void put_by_index(const Arguments& arguments) {
-  if (!arguments[3].toBool()) return;
-  const at::Tensor& self = arguments[0].toTensor();
-  const at::Tensor& value = arguments[2].toTensor();
+  if (!arguments[3].is_true()) return;
+  const at::TensorBase& self = arguments[0].tensor;
+  const at::TensorBase& value = arguments[2].tensor;
   int64_t range = 1, number = 1, at = 0;
-  for (const std::optional<at::Tensor>& each : arguments[1].toOptionalTensorVector()) {
-    if (each && each->defined()) {
-      if (each->scalar_type() == at::kBool) return;  // how many elements it selects is unknown here
-      number = std::max(number, each->numel());
+  for (const at::TensorBase& each : arguments[1].tensors) {
+    if (each.defined()) {
+      if (each.scalar_type() == at::kBool) return;  // how many elements it selects is unknown here
+      number = std::max(number, each.numel());
       range *= self.size(at);
     }
     ++at;
@@ -273,17 +266,17 @@ inline void put_by_index(const Arguments& arguments) {
 }
 
 inline void scatter_by_mask(const Arguments& arguments) {  // the positions of the selected elements are computed first
-  const at::Tensor& mask = arguments[1].toTensor();
+  const at::TensorBase& mask = arguments[1].tensor;
   passing({kIndex * mask.numel(), scan_bytes(mask.numel(), kIndex)});
 }
 
-inline void put_places(const Arguments& arguments) { passing({4, select_bytes(arguments[0].toTensor().numel())}); }
+inline void put_places(const Arguments& arguments) { passing({4, select_bytes(arguments[0].tensor.numel())}); }
 
 inline void unique(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   const auto width = static_cast<int64_t>(input.itemsize());
   const int64_t count = input.numel();
-  if (arguments.size() > 3 && (arguments[2].toBool() || arguments[3].toBool())) {
+  if (arguments.size() > 3 && (arguments[2].is_true() || arguments[3].is_true())) {
     passing({width * count, kIndex * count, radix_sort_bytes(count, width, kIndex)});
   } else {
     passing({width * count, radix_sort_bytes(count, width, 0)});
@@ -294,19 +287,19 @@ inline void unique(const Arguments& arguments) {
 
 // A gradient whose layout the kernel does not support is copied first.
 inline void copied_gradient(const Arguments& arguments) {
-  const at::Tensor& gradient = arguments[0].toTensor();
+  const at::TensorBase& gradient = arguments[0].tensor;
   if (!gradient.is_contiguous() && !(gradient.dim() == 4 && gradient.is_contiguous(at::MemoryFormat::ChannelsLast))) {
     passing({bytes_of(gradient)});
   }
 }
 // The same where the gradient must have the order of the input.
 inline void gradient_in_order_of_input(const Arguments& arguments) {
-  const at::Tensor& gradient = arguments[0].toTensor();
-  if (!gradient.is_contiguous(arguments[1].toTensor().suggest_memory_format())) passing({bytes_of(gradient)});
+  const at::TensorBase& gradient = arguments[0].tensor;
+  if (!gradient.is_contiguous(arguments[1].tensor.suggest_memory_format())) passing({bytes_of(gradient)});
 }
 // Norms over tensors whose channels are next to each other: sums of each channel by several blocks of threads, and a counter
 // for each column of blocks. `parts_of_sum` is how many numbers each block has for a channel; empty if one block is enough.
-inline Sizes channel_sums(const at::Tensor& input, int64_t parts_of_sum) {
+inline Sizes channel_sums(const at::TensorBase& input, int64_t parts_of_sum) {
   constexpr int64_t kWarp = 32, kThreads = 512, kPerThread = 16, kMostBlocks = 128, kFewBlocks = 8;
   const int64_t channels = input.size(1), rows = input.numel() / std::max<int64_t>(channels, 1);
   if (!channels || !rows) return {};
@@ -317,39 +310,39 @@ inline Sizes channel_sums(const at::Tensor& input, int64_t parts_of_sum) {
   if (blocks < kFewBlocks) return {};
   return {4 * parts_of_sum * channels * blocks, 4 * parts(channels, width)};
 }
-inline bool has_channels_last(const at::Tensor& input) {
+inline bool has_channels_last(const at::TensorBase& input) {
   return (input.dim() == 2 && input.is_contiguous()) ||
          (!input.is_contiguous() && input.dim() > 3 && input.is_contiguous(input.suggest_memory_format()));
 }
 inline void batch_norm(const Arguments& arguments) {
-  const at::Tensor& input = arguments[0].toTensor();
-  if (arguments[5].toBool() && has_channels_last(input)) passing(channel_sums(input, 4));
+  const at::TensorBase& input = arguments[0].tensor;
+  if (arguments[5].is_true() && has_channels_last(input)) passing(channel_sums(input, 4));
 }
 inline void batch_norm_backward(const Arguments& arguments) {
-  const at::Tensor& input = arguments[1].toTensor();
-  if (!arguments[7].toBool() || !has_channels_last(input)) return;
+  const at::TensorBase& input = arguments[1].tensor;
+  if (!arguments[7].is_true() || !has_channels_last(input)) return;
   Sizes sizes = {4 * input.size(1), 4 * input.size(1)};
   const Sizes more = channel_sums(input, 2);
   sizes.insert(sizes.end(), more.begin(), more.end());
   passing(sizes);
 }
 inline void magnitudes(const Arguments& arguments) {  // of complex numbers: computed as complex numbers
-  const at::Tensor& input = arguments[0].toTensor();
+  const at::TensorBase& input = arguments[0].tensor;
   if (input.is_complex()) passing({bytes_of(input)});
 }
 inline void vector_product(const Arguments& arguments) {
   added_matrices(arguments);
-  const at::Tensor& vector = arguments[2].toTensor();
+  const at::TensorBase& vector = arguments[2].tensor;
   if (vector.dim() == 1 && vector.numel() > 1 && vector.stride(0) == 0) passing({bytes_of(vector)});
 }
 
 inline void unfold_backward(const Arguments& arguments) {  // positions along the dimension
-  passing({kIndex * arguments[1].toIntVector().at(static_cast<size_t>(arguments[2].toInt()))});
+  passing({kIndex * arguments[1].integers.at(static_cast<size_t>(arguments[2].integer))});
 }
 
-inline void softmax_backward(const Arguments& arguments) { passing({bytes_of(arguments[1].toTensor())}); }
+inline void softmax_backward(const Arguments& arguments) { passing({bytes_of(arguments[1].tensor)}); }
 inline void log_softmax_backward(const Arguments& arguments) {
-  const at::Tensor& gradient = arguments[0].toTensor();
+  const at::TensorBase& gradient = arguments[0].tensor;
   if (!gradient.is_contiguous()) passing({bytes_of(gradient)});
 }
 

@@ -3,12 +3,14 @@
 // (fixtures/simulated/operators.json.gz); a test compares these rules with all of them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <ATen/core/TensorBase.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
+
+#include "card_parts.h"
 
 namespace cudamem {
 
@@ -43,11 +45,9 @@ inline int64_t scan_bytes(int64_t count, int64_t width) {
 // Indices of the elements that a mask selects: a scan over tiles.
 inline int64_t select_bytes(int64_t count) { return aligned(8 * ((count + 4223) / 4224 + 32)) + 256 + 255; }
 
-using Sizes = std::vector<int64_t>;
-
 // Slices of a tensor along a dimension, all of one length.
 struct Slices {
-  Slices(const at::Tensor& tensor, int64_t dim) : count(1), each(1) {
+  Slices(const at::TensorBase& tensor, int64_t dim) : count(1), each(1) {
     if (tensor.dim() == 0) return;
     each = tensor.size(dim);
     count = each ? tensor.numel() / each : 0;

@@ -2,9 +2,8 @@
 //
 // It is registered once and removed again: the guard of devices, the hooks with which torch calls CUDA, the allocators, the
 // kernels. Functions of the public interface return 0 or more; no exception crosses it.
-#include "card_attention.h"
 #include "card_hooks.h"
-#include "card_recurrent.h"
+#include "card_rule_table.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -57,7 +56,9 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     for (int64_t card = 0; card < setup->count; ++card) {
       made->cards.push_back(std::make_unique<Card>(static_cast<size_t>(setup->total), made->beside, made->values, settings));
     }
-    set_kernels({static_cast<size_t>(setup->blas), static_cast<size_t>(setup->light), setup->processors});
+    workspaces.blas = static_cast<size_t>(setup->blas);
+    workspaces.light = static_cast<size_t>(setup->light);
+    processors = setup->processors;
     streams.cards = static_cast<int>(setup->count);
     current = Current();
     for (auto& generator : generators) generator = at::Generator();
@@ -68,9 +69,8 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
     name_host_allocator(&pinned);
     put_operators();
-    choose_recurrent(true);
+    choose_kernels(setup->hopper != 0, setup->ampere != 0);
     choose_profiler(true);
-    choose_attention(setup->hopper != 0, setup->ampere != 0);
     return 1;
   });
 }
@@ -89,12 +89,11 @@ EXPORT int64_t cudamem_card_renew() {
 // Removes everything again. Tensors that are still live keep their memory.
 EXPORT int64_t cudamem_card_leave() {
   return safely([]() -> int64_t {
-    clear_workspaces();
+    workspaces.clear();
     Simulation* const all = simulation.exchange(nullptr);
     if (!all) return 0;
     take_operators_out();
-    forget_attention();
-    choose_recurrent(false);
+    forget_kernels();
     choose_profiler(false);
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = nullptr;
     restore_hooks();
@@ -162,16 +161,15 @@ EXPORT int64_t cudamem_card_stats(int64_t card, int64_t* into) {
 }
 EXPORT void cudamem_card_reset_peaks(int64_t card) { allocator.resetPeakStats(static_cast<c10::DeviceIndex>(card)); }
 EXPORT void cudamem_card_reset_sums(int64_t card) { allocator.resetAccumulatedStats(static_cast<c10::DeviceIndex>(card)); }
-EXPORT void cudamem_card_clear_workspaces() { clear_workspaces(); }
+EXPORT void cudamem_card_clear_workspaces() { workspaces.clear(); }
+EXPORT int64_t cudamem_card_radix_sort(int64_t count, int64_t key, int64_t value) {
+  return radix_sort_bytes(count, key, value);
+}
 // Memory of a card that a kernel in Python uses while it runs; what it allocates last it frees first.
 EXPORT int64_t cudamem_card_pass(int64_t card, const int64_t* wanted, int64_t count) {
   return safely([&] {
     const OnCard on(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(card)));
-    std::vector<c10::DataPtr> held;
-    for (int64_t at = 0; at < count; ++at) {
-      if (wanted[at] > 0) held.push_back(allocator.allocate(static_cast<size_t>(wanted[at])));
-    }
-    while (!held.empty()) held.pop_back();
+    passing({wanted, wanted + count});
     return int64_t{0};
   });
 }
@@ -289,14 +287,14 @@ EXPORT int64_t cudamem_card_snapshot(int64_t events, int64_t* sizes) {
         if (all->recording) card->memory().note(Action::snapshot, nullptr, 0, 0, nullptr);
       }
     }
-    const Frames found = frames_of(now.stacks);
-    now.put({static_cast<int64_t>(found.lines.size())});
-    for (size_t at = 0; at < found.lines.size(); ++at) {
-      now.put({found.lines[at]});
-      now.text += found.files[at] + '\0' + found.functions[at] + '\0';
+    const torch::SymbolizedTracebacks found = frames_of(now.stacks);
+    now.put({static_cast<int64_t>(found.all_frames.size())});
+    for (const auto& frame : found.all_frames) {
+      now.put({static_cast<int64_t>(frame.lineno)});
+      now.text += frame.filename + '\0' + frame.funcname + '\0';
     }
-    now.put({static_cast<int64_t>(found.stacks.size())});
-    for (const auto& frames : found.stacks) {
+    now.put({static_cast<int64_t>(found.tracebacks.size())});
+    for (const auto& frames : found.tracebacks) {
       now.put({static_cast<int64_t>(frames.size())});
       for (const uint64_t frame : frames) now.put({static_cast<int64_t>(frame)});
     }

@@ -77,7 +77,9 @@ NEEDED = {
     "ATen/native/RNN.h": "lstm_packed_cudnn_stub",
     "ATen/native/transformers/attention.h": "_fused_sdp_choice_stub",
     "torch/csrc/profiler/stubs/base.h": "registerCUDAMethods",
-    "torch/csrc/profiler/combined_traceback.h": "CapturedTraceback",
+    "torch/csrc/profiler/combined_traceback.h": "std::vector<std::vector<uint64_t>> tracebacks;",
+    "torch/csrc/profiler/unwind/unwind.h": "struct Frame",
+    "ATen/Context.h": "bool userEnabledCuDNNSDP() const;",
 }
 
 
