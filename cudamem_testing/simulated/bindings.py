@@ -103,6 +103,9 @@ class Bindings:
     def getDefaultStream(self, card: int) -> tuple[int, int, int]:  # noqa: N802
         return 0, card, CUDA
 
+    def getStreamFromExternal(self, pointer: int, card: int) -> tuple[int, int, int]:  # noqa: N802
+        return pointer, card, CUDA
+
     def setStream(self, stream_id: int, device_index: int, device_type: int) -> None:  # noqa: N802
         self._native.set_card(device_index)
         self._native.set_stream(device_index, stream_id)

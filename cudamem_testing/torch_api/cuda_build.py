@@ -19,6 +19,7 @@ from cudamem_testing.torch_api.process import torch
 Changes = list[tuple[object, str, object]]
 
 
+_CUDA = 1  # of c10::DeviceType
 #: torch's own names of functions that a simulated card does not have; each raises with the reason.
 UNSUPPORTED = (
     "_cuda_beginAllocateToPool",
@@ -28,7 +29,17 @@ UNSUPPORTED = (
     "_cuda_changeCurrentAllocator",
     "_cuda_customAllocator",
     "_cuda_jiterator_compile_and_launch_kernel",
-    "_cuda_getStreamFromExternal",
+    "_cuda_beginAllocateCurrentStreamToPool",
+    "_cuda_checkPoolLiveAllocations",
+    "_cuda_getCheckpointState",
+    "_cuda_setCheckpointPoolState",
+    "_cuda_CUDAAllocator_AllocatorState",  # torch.compiler.reset() imports it
+    "_cuda_cudaHostAllocator",
+    "_cuda_getAllocator",
+    "_cuda_getCurrentBlasHandle",
+    "_cuda_getCurrentSolverHandle",
+    *(f"_cuda_{verb}Cublas{light}WorkspaceSize" for verb in ("get", "set", "reset") for light in ("", "Lt")),
+    *(f"_cuda_tunableop_{name}" for name in ("enable", "tuning_enable", "get_results", "read_file", "set_filename")),
     "_graph_pool_handle",
     "_MemPool",
 )
@@ -109,8 +120,8 @@ def cuda_build(
     functions: Mapping[str, Callable[..., Any]], properties: CardProperties, refuse: Callable[..., Any]
 ) -> Changes:
     """What is to be put in place: owner, attribute, value. ``functions`` are those of ``torch._C`` by name."""
-    stream, event = _streams()
-    external, pool = _refused("ExternalStream", refuse), _refused("MemPool", refuse)
+    stream, external, event = _streams()
+    pool = _refused("MemPool", refuse)
     graph = _refused("CUDAGraph", refuse, "capture_begin", "capture_end", "replay", "reset", "pool")
     cuda, bindings = torch.cuda, torch._C
     found: Changes = [(bindings, name, function) for name, function in functions.items()]
@@ -260,8 +271,8 @@ class _Errors(int):
     success = 0
 
 
-def _streams() -> tuple[type, type]:
-    """``torch.cuda.Stream`` and ``Event`` on torch's own streams of any device."""
+def _streams() -> tuple[type, type, type]:
+    """``torch.cuda.Stream``, ``ExternalStream`` and ``Event`` on torch's own streams of any device."""
 
     class Stream(torch.Stream):
         """A stream of a simulated card."""
@@ -302,14 +313,26 @@ def _streams() -> tuple[type, type]:
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, self.cuda_stream
 
+    class ExternalStream(Stream):
+        """A stream of a simulated card by its number; all that another library makes are idle."""
+
+        def __new__(cls, stream_ptr: int, device: Any = None, **options: Any) -> Any:
+            index = torch.cuda._utils._get_device_index(device, optional=True)
+            return super().__new__(cls, stream_id=stream_ptr, device_index=index, device_type=_CUDA)
+
     class Event(torch.Event):
         """An event of a simulated card."""
+
+        _recorded: float | None = None
+        _timed = False
 
         def __new__(
             cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
         ) -> Any:
             torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
-            return super().__new__(cls, "cuda", enable_timing=enable_timing, blocking=blocking)
+            made = super().__new__(cls, "cuda", enable_timing=enable_timing, blocking=blocking)
+            made._timed = enable_timing
+            return made
 
         @property
         def cuda_event(self) -> int:
@@ -320,6 +343,10 @@ def _streams() -> tuple[type, type]:
             self._recorded = Original.monotonic()
 
         def elapsed_time(self, end_event: Any) -> float:  # torch's own knows events of its own class alone
+            if not (self._timed and end_event._timed):
+                raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+            if self._recorded is None or end_event._recorded is None:
+                raise ValueError("Both events must be recorded before calculating elapsed time.")
             return float(1000 * (end_event._recorded - self._recorded))
 
         def wait(self, stream: Any = None) -> None:
@@ -329,9 +356,9 @@ def _streams() -> tuple[type, type]:
             shown = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
             return f"<torch.cuda.Event {shown}>"
 
-    for made in (Stream, Event):
+    for made in (Stream, ExternalStream, Event):
         made.__module__, made.__qualname__ = "torch.cuda.streams", made.__name__
-    return Stream, Event
+    return Stream, ExternalStream, Event
 
 
 def engine_lacks_cards(number: int) -> bool:

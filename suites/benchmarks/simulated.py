@@ -84,10 +84,23 @@ def convolutions(device: str) -> Callable[[], None]:
     return step
 
 
+def recurrent(device: str) -> Callable[[], None]:
+    """A step of two recurrent layers, whose backward pass runs in a thread of its own."""
+    model = nn.LSTM(64, 128, 2).to(device)
+    x = torch.ones(32, 8, 64, device=device)
+
+    def step() -> None:
+        model(x)[0].square().mean().backward()
+        model.zero_grad()
+
+    return step
+
+
 MODELS: dict[str, Callable[[str], Callable[[], None]]] = {
     "GPT-2, 4 layers of 256": lambda device: gpt(device, 4, 256, 4, 4096, 256),
     "6 linear layers of 512": layers,
     "5 convolutions": convolutions,
+    "2 recurrent layers": recurrent,
 }
 
 

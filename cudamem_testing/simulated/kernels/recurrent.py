@@ -5,6 +5,7 @@ Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ class Layers(NamedTuple):
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
-    host = memory.host
+    host, beside = memory.host, _Differentiating()
 
     def flatten(weights: Sequence[Tensor], *rest: Any) -> Tensor:
         buffer = empty(weights[0], (sum(one.numel() for one in weights),))
@@ -178,8 +179,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             seed = int(host(reserve)[:8].view(torch.int64)[0])
             inputs = [host(one).detach() for one in (x, hx, *([] if cx is None else [cx]), *weights)]
             grads = [None if one is None else host(one) for one in (grad, grad_last, grad_cell)]
-            with ThreadPoolExecutor(1) as thread:  # autograd is switched off in this one
-                found = thread.submit(_differentiated, layers, stride, inputs, grads, seed, cx is not None).result()
+            found = beside.run(layers, stride, inputs, grads, seed, cx is not None)
             into = [into_x, into_hx, *([] if into_cx is None else [into_cx]), *into_weights]
             for one, value in zip(into, found, strict=True):
                 memory.fill(one, value)
@@ -188,9 +188,27 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     return {"_cudnn_rnn": forward, "_cudnn_rnn_backward": backward, "_cudnn_rnn_flatten_weight": flatten}
 
 
+class _Differentiating:
+    """A thread that differentiates, because autograd is switched off inside a kernel.
+
+    It stays, with the threads that the CPU's kernels start for each calling thread: starting those took longer than a
+    layer. A forked process starts its own.
+    """
+
+    def __init__(self) -> None:
+        self._of_process = 0
+
+    def run(self, *arguments: Any) -> list[Tensor]:
+        """The gradients of the inputs of layers."""
+        if self._of_process != os.getpid():
+            self._of_process, self._thread = os.getpid(), ThreadPoolExecutor(1)
+        return self._thread.submit(_differentiated, *arguments).result()
+
+
 def _differentiated(
     layers: Layers, stride: int, inputs: list[Tensor], grads: list[Tensor | None], seed: int, has_cell: bool
 ) -> list[Tensor]:
+    torch.get_num_threads()  # this thread, too, uses as many as were set: oneDNN does not ask
     with torch.enable_grad(), torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         x, hx, *rest = (one.requires_grad_() for one in inputs)
