@@ -44,6 +44,7 @@ LONG = (
     "suites/recorders/test_stress.py",
     "suites/plugin/test_large_heap.py",
     "suites/snapshots/test_whatif_card.py",
+    "suites/simulated/test_tour.py",
     "suites/plugin/test_ranks.py",
     "suites/plugin/test_stable_causes.py",
     "suites/plugin/test_off.py",
