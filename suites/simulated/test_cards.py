@@ -83,6 +83,16 @@ def test_torch_whose_internals_differ_is_named(tmp_path: Path, monkeypatch: pyte
     assert unavailable() == differ
 
 
+def test_a_build_of_torch_with_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_build, "has_cuda_build", lambda: True)
+    reason = unavailable()
+    assert reason is not None
+    assert reason.startswith("this torch was built with CUDA, whose kernels a simulated card cannot replace: ")
+    assert reason.endswith("(pip install torch --index-url https://download.pytorch.org/whl/cpu)")
+    monkeypatch.setattr(cuda_build, "has_cuda_build", lambda: False)
+    assert unavailable() is None
+
+
 @pytest.mark.parametrize(
     ("real", "simulated", "same"),
     [
