@@ -26,7 +26,7 @@ from cudamem_testing.report.report_files import read_json
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence
-from fixtures.zoo import DEVICE, MODULES, SELECTION, Case, Expect, cases
+from fixtures.zoo import DEVICE, MODULES, SELECTION, Case, Expect, cases, source_lines
 from fixtures.zoo.hints import HINTS
 from suites import forked, scores
 
@@ -130,7 +130,7 @@ def outcome(case: Case, run: RunRecord, text: str = "") -> Outcome:
         if not any(_name_of(test) == name for test in run.tests):
             problems.append(f"{case.key}: control {name} did not run")
     for body in case.controls:
-        source, first = inspect.getsourcelines(body)
+        source, first = source_lines(body)
         lines = {f"zoo/{Path(inspect.getsourcefile(body) or '').name}:{first + n}" for n in range(len(source))}
         wrong = [finding for finding in run.findings if _line(finding) in lines and _fails(finding)]
         in_controls += wrong
