@@ -243,7 +243,7 @@ class Graph:
                     while chain[-1] != one:
                         chain.append(previous[chain[-1]])
                     self.looked_at += len(previous)
-                    return [chain[::-1] if current != one else [one, one]]
+                    return [chain[::-1]]
                 if held not in previous and held in self.objects:
                     previous[held] = current
                     waiting.append(held)

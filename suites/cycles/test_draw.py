@@ -115,14 +115,15 @@ def test_a_full_diagram_says_what_is_left_out(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_what_a_closure_holds_is_drawn_without_its_cells() -> None:
-    """An object in a cell may itself be a cell: that is drawn, as an item of a list."""
+    """A cell that is no closure's is drawn, as an attribute and as an item."""
     one, big, cell = Node(), torch.ones(2), types.CellType(0)
-    one.hook, one.cells = lambda: (one, big), [cell, big]  # type: ignore[attr-defined]
+    one.hook, one.cells, one.cell = lambda: (one, big), [cell, big], cell  # type: ignore[attr-defined]
     objects = [one, one.hook, big, one.cells, cell]  # type: ignore[attr-defined]
     shown = cycle_diagram(objects[:2], [big], lambda obj: any(obj is each for each in objects), lambda obj: None, 5, "")
     assert shown.arrows == (
         Arrow(0, 1, ".hook", True),
         Arrow(0, 3, ".cells"),
+        Arrow(0, 4, ".cell"),
         Arrow(1, 2, ".__closure__[0] 'big'"),
         Arrow(1, 0, ".__closure__[1] 'one'", True),
         Arrow(3, 4, "[0]"),

@@ -131,6 +131,19 @@ def test_ranks_break_ties() -> None:
     assert graph.reach([(0, 0), (0, 1)], []).chain(3).head == (0, 2, 3)
 
 
+def test_labels_break_ties_after_ranks() -> None:
+    graph, _ = _graph([(0, 1), (0, 2), (1, 3), (2, 3)])
+    assert graph.reach([(0, 0)], []).chain(3).head == (0, 1, 3)
+    assert graph.reach([(0, 0)], [], lambda ids: [("", str(-one)) for one in ids]).chain(3).head == (0, 1, 3)
+    assert graph.reach([(0, 0)], [], lambda ids: [("", str(9 - one)) for one in ids]).chain(3).head == (0, 2, 3)
+
+
+def test_the_shortest_cycle_or_the_nearest_source() -> None:
+    graph, _ = _graph([(1, 1), (2, 3), (3, 2), (4, 5), (5, 6)])
+    assert [graph.cycle_or_source([one]) for one in (1, 2, 6)] == [[1, 1], [2, 3, 2], [4, 5, 6]]
+    assert graph.cycle_or_source([6, 2, 1]) == [1, 1]
+
+
 @given(length=st.integers(1, 40))
 def test_cut(length: int) -> None:
     chain = cut(range(length))

@@ -93,15 +93,17 @@ def test_what_others_made_before_may_go_or_stay(program: list[tuple[int, int, in
     assert sum(frees.values()) == sum(size for size, *_ in stays - {*history[first + end].values()})
 
 
-@pytest.mark.parametrize("unrecorded", [0, 2])
+@pytest.mark.parametrize("unrecorded", [0, 3])
 def test_frees_of_others_and_the_peak_without_them(unrecorded: int) -> None:
-    """An older block is freed inside of the window, another at its end; two allocations may have no event."""
+    """An older block is freed inside of the window, another at its end; allocations may have no event."""
     alloc, free = 0, 1
     rows = [
         (address, size, sequence, 0, 0, owner, 1, kind)
         for address, size, sequence, owner, kind in [
             (1, 10, 1, 2, alloc),
             (2, 20, 2, 2, alloc),
+            (6, 3, 6, 2, alloc),
+            (6, 3, 6, 2, free),
             (3, 5, 3, 1, alloc),  # the window begins
             (4, 40, 4, 1, alloc),
             (1, 10, 1, 2, free),
@@ -112,7 +114,7 @@ def test_frees_of_others_and_the_peak_without_them(unrecorded: int) -> None:
         ]
     ]
     replayed = replay(read_cpu([(5, 7, 5, 0, 1, 1)], rows[unrecorded:], first=unrecorded), "requested")
-    start, end = 2 - unrecorded, 7 - unrecorded
+    start, end = 4 - unrecorded, 9 - unrecorded
     frees = frees_of_others(replayed, start, end, 1)
     assert frees == {start + 2: 10}
     assert frees_of_others(replayed, start, end + 1, 1) == {start + 2: 10, start + 5: 20}
