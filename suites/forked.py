@@ -21,6 +21,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 #: Variables that a fork takes over, though their names begin as those do that only a new process reads.
@@ -189,7 +190,8 @@ def _supervised(asked: socket.socket, executable: str, path: Sequence[str]) -> C
     if waited not in select.select([asked, waited], [], [])[0]:
         os.kill(running, signal.SIGKILL)
     _, status = os.waitpid(running, 0)
-    asked.sendall(struct.pack("i", os.waitstatus_to_exitcode(status)))
+    with suppress(OSError):  # who asked is gone
+        asked.sendall(struct.pack("i", os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 
