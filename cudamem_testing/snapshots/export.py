@@ -25,7 +25,6 @@ PROTOCOL = 4
 _UNLIMITED = -1
 _TRACES = "device_traces"
 _ACTIONS = {kind: kind.name.lower() for kind in Kind}
-_SEGMENT_ALLOC, _SEGMENT_FREE, _COMPLETED = "segment_alloc", "segment_free", "free_completed"
 _KEYS = ("action", "addr", "device_free", "size", "stream", "time_us", "pool_id", "frames")
 _NUMBERS = ("sequence", "owner", "thread")
 
@@ -50,7 +49,7 @@ def _dump(recording: Recording, stream: BinaryIO) -> None:
     frames = _Frames(recording)
     shared = [
         *(frames.of(number) for number in set(recording.events.stacks)),
-        *(*_ACTIONS.values(), _SEGMENT_ALLOC, _SEGMENT_FREE, _COMPLETED, *_KEYS, *_NUMBERS),
+        *(*_ACTIONS.values(), *_KEYS, *_NUMBERS),
         *(MAIN_POOL, *recording.pools),
         *_values(recording.events.extra.values()),
     ]
@@ -192,12 +191,12 @@ def _trace(recording: Recording, frames: _Frames) -> Iterator[dict[str, Any]]:
         if not segments or kind not in (alloc, freed):
             yield entry
         elif kind == alloc:
-            yield {**entry, "action": _SEGMENT_ALLOC}
+            yield {**entry, "action": _ACTIONS[Kind.SEGMENT_ALLOC]}
             yield entry
         else:
             yield entry
-            yield {**entry, "action": _COMPLETED}
-            yield {**entry, "action": _SEGMENT_FREE}
+            yield {**entry, "action": _ACTIONS[Kind.FREE_COMPLETED]}
+            yield {**entry, "action": _ACTIONS[Kind.SEGMENT_FREE]}
 
 
 def _entry(recording: Recording, events: Events, place: int, kind: Kind, frames: _Frames) -> dict[str, Any]:
