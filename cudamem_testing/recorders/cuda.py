@@ -7,6 +7,7 @@ same results. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,7 @@ class CudaRecorder(WithoutOwners):
         self._history = history
         self._reserved = 0
         self._started = False
+        self._released = 0  # bytes of workspaces, at the last release
         self._bases: dict[int, int | None] = {} if history is None else history.bases
 
     @property
@@ -184,12 +186,26 @@ class CudaRecorder(WithoutOwners):
     def release(self) -> None:
         """Free cuBLAS workspaces, and shared CUDA memory that other processes have released."""
         if torch_api.cuda_initialized():
+            before = self._allocated()
             torch_api.clear_workspaces()
+            self._released = before - self._allocated()
 
     def retake(self) -> None:
-        """Let cuBLAS allocate its workspaces for the current stream."""
-        if torch_api.cuda_initialized():
-            torch_api.take_workspaces(self._index)
+        """Let cuBLAS allocate its workspaces for the current stream: those of this thread; and where more was released
+        than these, those of the thread in which backward passes run.
+        """
+        if not torch_api.cuda_initialized():
+            return
+        before = self._allocated()
+        torch_api.take_workspaces(self._index)
+        if self._allocated() - before < self._released:
+            torch_api.take_workspaces(self._index, backward=True)
+
+    def _allocated(self) -> int:
+        """Bytes now; 0 where a custom allocator has no statistics."""
+        with suppress(RuntimeError):
+            return int(self._statistics.peek(self._index)["allocated_bytes"]["all"]["current"])
+        return 0
 
     def outside(self) -> OutsideUse | None:
         """From NVML or CUDA, minus what was reserved at the last read; ``None`` before CUDA starts, or simulated."""

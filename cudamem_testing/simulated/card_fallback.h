@@ -10,6 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "card_arguments.h"
@@ -49,9 +50,12 @@ inline at::Tensor host(const at::Tensor& tensor) {
 
 // These are not the user's operators: they are neither differentiated, nor cast, nor recorded.
 struct InsideKernel {
-  at::AutoDispatchBelowADInplaceOrView below;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-  at::DisableRecordFunctionGuard unrecorded;
+  // Switching the recording off and on makes torch look its observers up again, each time: only where there are any.
+  InsideKernel() {
+    if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) unrecorded.emplace();
+  }
+  c10::impl::ExcludeDispatchKeyGuard below{c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+  std::optional<at::DisableRecordFunctionGuard> unrecorded;
 };
 
 [[noreturn]] inline void needs_values(const std::string& name) {
@@ -92,11 +96,27 @@ inline Argument read(const c10::IValue& value) {
   return found;
 }
 
-inline Rule rule_for(const c10::OperatorName& name) {
-  static thread_local std::unordered_map<const void*, Rule> known;
-  const auto found = known.find(&name);
-  if (found != known.end()) return found->second;
-  return known[&name] = rule_of(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+// What is the same for all calls of an operator.
+struct Known {
+  Rule rule;
+  bool has_generator;
+};
+
+inline bool is_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  const auto* const optional = type->castRaw<c10::OptionalType>();
+  return optional && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+inline const Known& known_of(const c10::OperatorHandle& op) {
+  static thread_local std::unordered_map<const void*, Known> all;
+  const c10::OperatorName& name = op.operator_name();
+  const auto found = all.find(&name);
+  if (found != all.end()) return found->second;
+  const auto& arguments = op.schema().arguments();
+  const Rule rule = rule_of(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  return all[&name] = {rule, std::any_of(arguments.begin(), arguments.end(), &is_generator)};
 }
 
 class Call {
@@ -109,10 +129,13 @@ class Call {
     values_ = has_values();
     const size_t count = schema_.arguments().size();
     const size_t base = stack_.size() - count;
-    const Rule rule = rule_for(op_.operator_name());
+    const auto [rule, has_generator] = known_of(op_);
     Arguments kept;
     for (size_t at = base; rule && at < stack_.size(); ++at) kept.push_back(read(stack_[at]));
-    for (size_t at = 0; at < count; ++at) show(stack_[base + at], schema_.arguments()[at]);
+    for (size_t at = base; at < stack_.size(); ++at) show(stack_[at]);
+    for (size_t at = 0; has_generator && at < count; ++at) {
+      if (is_generator(schema_.arguments()[at])) stack_[base + at] = generator(stack_[base + at]);
+    }
     TORCH_CHECK(!mixed_.defined() || !device_, "Expected all tensors to be on the same device, but found at least two ",
                 "devices, ", device_ ? *device_ : c10::Device(c10::DeviceType::CPU), " and cpu!");
     const c10::Device device = device_ ? *device_ : asked_ ? *asked_ : c10::Device(c10::DeviceType::CUDA, current.card);
@@ -129,12 +152,15 @@ class Call {
  private:
   struct Pair {
     at::Tensor shown, card;
-    void* data;
   };
 
   void call() {
     try {
-      op_.callBoxed(&stack_);
+      if (plain_) {  // the dispatcher would find the same kernel
+        op_.redispatchBoxed(c10::DispatchKeySet(values_ ? c10::DispatchKey::CPU : c10::DispatchKey::Meta), &stack_);
+      } else {
+        op_.callBoxed(&stack_);
+      }
     } catch (const c10::NotImplementedError& error) {
       if (values_) no_kernel(error);
       if (!schema_.returns().empty()) needs_values(schema_.name());
@@ -171,33 +197,24 @@ class Call {
     std::abort();
   }
 
-  void show(c10::IValue& value, const c10::Argument& argument) {
+  void show(c10::IValue& value) {
     if (value.isTensor()) {
-      value = show(value.toTensor());
+      value = show(std::move(value).toTensor());
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       list.reserve(value.toTensorList().size());
-      for (const at::Tensor& each : value.toTensorVector()) list.push_back(show(each));
+      for (at::Tensor& each : std::move(value).toTensorVector()) list.push_back(show(std::move(each)));
       value = std::move(list);
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
-        list.push_back(each ? std::optional<at::Tensor>(show(*each)) : each);
+      for (std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
+        list.push_back(each ? std::optional<at::Tensor>(show(std::move(*each))) : each);
       }
       value = std::move(list);
     } else if (value.isDevice()) {
       if (value.toDevice().is_cuda()) asked_ = value.toDevice();
       value = c10::Device(values_ ? c10::DeviceType::CPU : c10::DeviceType::Meta);
-    } else if (is_generator(argument)) {
-      value = generator(value);
     }
-  }
-
-  static bool is_generator(const c10::Argument& argument) {
-    const auto& type = argument.type();
-    if (type->kind() == c10::TypeKind::GeneratorType) return true;
-    const auto* const optional = type->castRaw<c10::OptionalType>();
-    return optional && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
   }
 
   c10::IValue generator(const c10::IValue& given) const {
@@ -206,8 +223,10 @@ class Call {
     return generator_on_host(given.isNone() ? at::Generator() : given.toGenerator(), card);
   }
 
-  at::Tensor show(const at::Tensor& tensor) {
+  // The tensor of the card is kept by moving it: one more owner for a moment takes Python's lock.
+  at::Tensor show(at::Tensor tensor) {
     if (!tensor.defined()) return tensor;
+    plain_ &= !(tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor());
     if (!tensor.is_cuda()) {
       if (tensor.dim() > 0 && tensor.is_cpu() && !takes_host()) mixed_ = tensor;
       if (!values_ && tensor.is_cpu()) return shown(tensor, false);
@@ -219,7 +238,7 @@ class Call {
     }
     device_ = tensor.device();
     at::Tensor made = shown(tensor, values_);
-    pairs_.push_back({made, tensor, made.storage().mutable_data()});
+    pairs_.push_back({made, std::move(tensor)});
     return made;
   }
 
@@ -301,8 +320,8 @@ class Call {
   const c10::OperatorHandle& op_;
   const c10::FunctionSchema& schema_;
   Stack& stack_;
-  bool values_ = true;
-  std::vector<Pair> pairs_;
+  bool values_ = true, plain_ = true;
+  c10::SmallVector<Pair, 4> pairs_;
   at::Tensor mixed_;
   std::optional<c10::Device> device_, asked_;
 };

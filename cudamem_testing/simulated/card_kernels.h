@@ -4,6 +4,7 @@
 
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty_like_ops.h>
 #include <ATen/ops/view_native.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
@@ -90,6 +91,10 @@ class Taken {
   void leave(c10::IValue result) {
     stack_.resize(stack_.size() - count_);
     stack_.push_back(std::move(result));
+  }
+  void leave_all(c10::ArrayRef<at::Tensor> results) {
+    leave_nothing();
+    for (const at::Tensor& each : results) stack_.push_back(each);
   }
   void leave_nothing() { stack_.resize(stack_.size() - count_); }
 
@@ -183,10 +188,41 @@ inline void record_stream(const c10::OperatorHandle& op, Stack* stack) {
   given.leave_nothing();
 }
 
+// The mask is allocated first. Called for every layer of a transformer, so it is not one of the kernels in Python.
+inline void dropout(const c10::OperatorHandle& op, Stack* stack) {
+  Taken given(op, stack);
+  const at::Tensor self = given.self();
+  const double chance = given[1].toDouble();
+  const bool drops = (given[2].isNone() || given[2].toBool()) && chance > 0;
+  const OnCard on(self.device());
+  const auto like = [&](MaybeType type) { return at::_ops::empty_like::call(self, type, {}, {}, {}, {}); };
+  const at::Tensor mask = like(at::kBool), result = like({});
+  if (has_values()) {
+    const InsideKernel guard;
+    const at::Tensor shown_mask = host(mask), into = host(result);
+    if (drops) {
+      shown_mask.bernoulli_(1 - chance, generator_on_host(at::Generator(), self.device().index()));
+      into.copy_(shown_mask).mul_(host(self)).mul_(chance < 1 ? 1 / (1 - chance) : 0.0);
+    } else {
+      shown_mask.fill_(true);
+      into.copy_(host(self));
+    }
+  }
+  const std::array<at::Tensor, 2> results = {result, mask};
+  given.leave_all(results);
+}
+
 // A tensor of the CPU over the memory of one on a card, for kernels in Python. It must not outlive that.
 inline void on_host(const c10::OperatorHandle& op, Stack* stack) {
   Taken given(op, stack);
   given.leave(shown(given.self(), has_values()));
+}
+
+inline void all_on_host(const c10::OperatorHandle& op, Stack* stack) {
+  Taken given(op, stack);
+  c10::List<at::Tensor> found;
+  for (const at::Tensor& each : given[0].toTensorVector()) found.push_back(each.is_cuda() ? shown(each, has_values()) : each);
+  given.leave(std::move(found));
 }
 
 // Registers kernels with torch's dispatcher; without schemas, which take long to compile.
@@ -238,6 +274,7 @@ inline void register_kernels(Registered& registered) {
   put("set_.source_Tensor", boxed<&set_tensor>());
   put("set_", boxed<&set_nothing>());
   put("record_stream", boxed<&record_stream>());
+  put("native_dropout", boxed<&dropout>());
   // Operators that torch would decompose, but for which CUDA has a kernel.
   for (const char* name : {"silu_backward", "mish_backward", "native_layer_norm", "addr", "addr.out", "any.dims",
                            "any.dims_out", "all.dims", "all.dims_out"}) {

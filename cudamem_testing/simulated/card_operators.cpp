@@ -32,6 +32,8 @@ void put_operators() {
     auto* const made = new Registered;
     made->define("cudamem_card::on_host(Tensor tensor) -> Tensor");
     made->put("cudamem_card::on_host", boxed<&on_host>(), std::nullopt);
+    made->define("cudamem_card::all_on_host(Tensor[] tensors) -> Tensor[]");
+    made->put("cudamem_card::all_on_host", boxed<&all_on_host>(), std::nullopt);
     return made;
   }();
   (void)own;

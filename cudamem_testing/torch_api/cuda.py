@@ -192,18 +192,29 @@ def clear_workspaces() -> None:
     torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
 
 
-def take_workspaces(index: int) -> None:
+def take_workspaces(index: int, *, backward: bool = False) -> None:
     """Let cuBLAS and cuBLASLt allocate their workspaces for the current stream of a card, with two tiny products.
 
-    Does nothing while capturing, or while a user's mode would see the products.
+    They have some for each thread: with ``backward`` in autograd's, if that runs. Does nothing while capturing, or
+    while a user's mode would see the products.
     """
     modes = (getattr(bindings(), f"_len_torch_{kind}_stack", int)() for kind in ("function", "dispatch"))
     if capturing() or any(modes):
         return
-    with suppress(RuntimeError), torch.no_grad():  # deterministic algorithms may be required
-        x = torch.empty(16, 16, device=f"cuda:{index}", dtype=torch.float32)
-        torch.addmm(x[0], x, x)
-        torch.mm(x, x)
+
+    def multiply() -> None:
+        with suppress(RuntimeError), torch.no_grad():  # deterministic algorithms may be required
+            x = torch.empty(16, 16, device=f"cuda:{index}", dtype=torch.float32)
+            torch.addmm(x[0], x, x)
+            torch.mm(x, x)
+
+    if not backward:
+        multiply()
+        return
+    from cudamem_testing.torch_api.backward import has_thread, in_thread  # few runs need it
+
+    if has_thread(index):
+        in_thread(index, multiply)
 
 
 def workspace_sizes() -> frozenset[int]:

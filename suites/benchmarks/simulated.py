@@ -1,13 +1,14 @@
 """``python -m suites.benchmarks.simulated``: how long a step of training takes on the simulated card.
 
 First a step of GPT-2 XL by shapes alone, which may take 10 s. Then steps of smaller models with values, in turn on the
-CPU and on the card, which may take 1.3 times as long: the fastest of several, in processor time, for other processes
-only add to it. With ``--shapes`` only the first. Exit status 1 if one takes longer.
+CPU and on the card, which may take 1.3 times as long: the median of pairs, in processor time, the first two left out.
+With ``--shapes`` only the first. Exit status 1 if one takes longer.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,7 +18,7 @@ from torch import nn
 from cudamem_testing import simulated_cuda
 
 LARGEST_RATIO, LONGEST_S = 1.3, 10.0
-ROUNDS = 7
+ROUNDS, FIRST = 21, 2
 
 
 class Block(nn.Module):
@@ -42,6 +43,8 @@ def gpt(device: str, layers: int, width: int, heads: int, words: int, tokens: in
     """A step of training GPT-2 of some size, with AdamW."""
     with torch.device(device):
         embed, places = nn.Embedding(words, width), nn.Embedding(tokens, width)
+        for table in (embed, places):  # as GPT-2: larger ones make gradients so small that processors take other ways
+            nn.init.normal_(table.weight, std=0.02)
         blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)), nn.LayerNorm(width))
         ids = torch.randint(words, (1, tokens))
         at = torch.arange(tokens)
@@ -84,9 +87,9 @@ def convolutions(device: str) -> Callable[[], None]:
     return step
 
 
-def recurrent(device: str) -> Callable[[], None]:
-    """A step of two recurrent layers, whose backward pass runs in a thread of its own."""
-    model = nn.LSTM(64, 128, 2).to(device)
+def recurrent(kind: type[nn.RNNBase], device: str) -> Callable[[], None]:
+    """A step of two recurrent layers."""
+    model = kind(64, 128, 2).to(device)
     x = torch.ones(32, 8, 64, device=device)
 
     def step() -> None:
@@ -100,7 +103,8 @@ MODELS: dict[str, Callable[[str], Callable[[], None]]] = {
     "GPT-2, 4 layers of 256": lambda device: gpt(device, 4, 256, 4, 4096, 256),
     "6 linear layers of 512": layers,
     "5 convolutions": convolutions,
-    "2 recurrent layers": recurrent,
+    "2 LSTM layers of 128": lambda device: recurrent(nn.LSTM, device),
+    "2 GRU layers of 128": lambda device: recurrent(nn.GRU, device),
 }
 
 
@@ -128,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             on_card = make("cuda")
             pairs = [(seconds(on_cpu), seconds(on_card)) for _ in range(ROUNDS)]
             del on_card
-        ratio = min(card for _, card in pairs) / min(cpu for cpu, _ in pairs)
+        ratio = statistics.median(card / cpu for cpu, card in pairs[FIRST:])
         passed &= ratio <= LARGEST_RATIO
         print(f"{name}: {ratio:.2f} times the time on the CPU", flush=True)
     return 0 if passed else 1

@@ -56,6 +56,8 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "causal attention": (lambda: Attention(is_causal=True), (2, 4, 10, 16)),
     "lstm": (lambda: torch.nn.LSTM(6, 7, 2, batch_first=True), (2, 5, 6)),
     "gru": (lambda: torch.nn.GRU(6, 7, bidirectional=True), (5, 2, 6)),
+    "lstm with projections": (lambda: torch.nn.LSTM(6, 7, 2, proj_size=3, bidirectional=True), (5, 2, 6)),
+    "rnn": (lambda: torch.nn.RNN(6, 7, nonlinearity="relu", batch_first=True), (2, 5, 6)),
     "pooling": (lambda: torch.nn.MaxPool2d(2), (2, 3, 6, 6)),
 }
 

@@ -40,6 +40,11 @@ class Memory:
         shown: torch.Tensor = torch.ops.cudamem_card.on_host(tensor)
         return shown
 
+    def hosts(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """As ``host`` for each of them, in one call."""
+        shown: list[torch.Tensor] = torch.ops.cudamem_card.all_on_host(tensors)
+        return shown
+
     def fill(self, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Give a tensor of the card the values of one of the CPU."""
         self.host(tensor).copy_(value)

@@ -1,4 +1,4 @@
-"""Dropout and norms. Recorded on an H200 with torch 2.11. PYTEST_DONT_REWRITE"""
+"""Norms. Recorded on an H200 with torch 2.11. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
@@ -17,19 +17,6 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
     host, fill = memory.host, memory.fill
 
-    def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-        mask = torch.empty_like(x, dtype=torch.bool)
-        out = torch.empty_like(x)
-        if memory.values:
-            if train is False or p == 0:
-                host(mask).fill_(True)
-                host(out).copy_(host(x))
-            else:
-                mask.bernoulli_(1 - p)
-                scale = 0.0 if p == 1 else 1 / (1 - p)
-                torch.mul(host(x), host(mask), out=host(out)).mul_(scale)
-        return out, mask
-
     def cudnn_batch_norm(
         x: Tensor,
         weight: Tensor,
@@ -47,11 +34,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         reserve = empty(x, (0,), torch.uint8)
         if memory.values:
             given = [None if one is None else host(one) for one in (weight, bias, mean, var)]
-            found = torch.ops.aten.native_batch_norm(host(x), *given, training, momentum, eps)
-            fill(out, found[0])
-            if training:
-                fill(mean_kept, found[1])
-                fill(var_kept, found[2])
+            into = dict(zip(("out", "save_mean", "save_invstd"), memory.hosts([out, mean_kept, var_kept]), strict=True))
+            torch.ops.aten.native_batch_norm.out(host(x), *given, training, momentum, eps, **into)
         return out, mean_kept, var_kept, reserve
 
     def cudnn_batch_norm_backward(
@@ -150,7 +134,6 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     return {
         "native_group_norm": native_group_norm,
         "native_group_norm_backward": native_group_norm_backward,
-        "native_dropout": native_dropout,
         "cudnn_batch_norm": cudnn_batch_norm,
         "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
         "_fused_rms_norm": fused_rms_norm,

@@ -1,99 +1,24 @@
-"""Recurrent layers by cuDNN: weights in one buffer, a reserve for backward, and workspaces.
-
-Recorded on an H200 with torch 2.11 and cuDNN 9.19. PYTEST_DONT_REWRITE
-"""
+"""Recurrent layers by cuDNN: weights in one buffer, a reserve for backward, and workspaces. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from cudamem_testing.model.simulated_cards import CardModel
-from cudamem_testing.simulated.kernels.memory import MIB, Memory, empty
+from cudamem_testing.simulated.kernels.layers import SEED, Layers
+from cudamem_testing.simulated.kernels.memory import Memory, empty
+from cudamem_testing.simulated.kernels.steps import Pass
 
 Tensor = torch.Tensor
-RELU, TANH, LSTM, GRU = range(4)
-#: What cuDNN keeps of a step for backward, in states of a layer.
-KEPT = {RELU: 1, TANH: 1, LSTM: 5, GRU: 6}
-#: A workspace has so many bytes for each layer and way, beside what depends on shapes.
-FIXED = 8 * MIB
-#: Gates, and states of a batch that a layer keeps in its workspace.
-GATES = {RELU: 1, TANH: 1, LSTM: 4, GRU: 3}
-KEPT_STATES = {RELU: 5, TANH: 5, LSTM: 10, GRU: 5}
-#: Elements that the forward pass takes more where the width is no multiple of 64, not in bfloat16.
-OF_UNEVEN = 1_000_000
-
-
-class Layers(NamedTuple):
-    """How a call is made, as the operator's arguments say."""
-
-    mode: int
-    hidden: int
-    projected: int
-    number: int
-    batch_first: bool
-    dropout: float
-    train: bool
-    both_ways: bool
-    batch_sizes: Sequence[int] = ()
-
-    @property
-    def out(self) -> int:
-        """Features of the result."""
-        return (2 if self.both_ways else 1) * (self.projected or self.hidden)
-
-    def steps(self, x: Tensor) -> int:
-        """Steps of all sequences together."""
-        return x.shape[0] if self.batch_sizes else x.shape[0] * x.shape[1]
-
-    def shape(self, x: Tensor) -> tuple[int, ...]:
-        """Of the result, with steps first; of packed sequences all steps in one."""
-        if self.batch_sizes:
-            return x.shape[0], self.out
-        batch, steps = (x.shape[0], x.shape[1]) if self.batch_first else (x.shape[1], x.shape[0])
-        return steps, batch, self.out
-
-    def reserve(self, x: Tensor) -> int:
-        """Bytes that backward needs: steps of each layer, what passes from layer to layer, and masks of one bit."""
-        if not self.train:
-            return 0
-        ways, between = 2 if self.both_ways else 1, self.number - 1
-        states = self.steps(x) * self.hidden
-        masks = ways * ways * between * states // 8 if self.dropout > 0 else 0
-        return ways * (self.number * KEPT[self.mode] + between) * states * x.element_size() + masks + 256
-
-    def workspace(self, x: Tensor, weights: Sequence[Tensor], forward: bool) -> int:
-        """Bytes; exact for one and two layers of a width that is a multiple of 64, 4 % too few for three."""
-        ways = 2 if self.both_ways else 1
-        batch = self.batch_sizes[0] if self.batch_sizes else x.shape[0 if self.batch_first else 1]
-        states = self.steps(x) * self.hidden * ways
-        widest = max(x.numel(), states if self.number > 1 else 0)
-        elements = sum(one.numel() for one in weights if one.dim() > 1) + (GATES[self.mode] + ways) * states
-        elements += x.numel() + widest + KEPT_STATES[self.mode] * self.number * ways * batch * self.hidden
-        if forward and self.hidden % 64 and x.dtype != torch.bfloat16:
-            elements += OF_UNEVEN
-        return FIXED * self.number * ways + 256 + 8 * batch + elements * x.element_size()
-
-    def run(self, x: Tensor, weights: Sequence[Tensor], stride: int, hx: Tensor, cx: Tensor | None) -> list[Tensor]:
-        """The CPU's result: output, last state, last cell."""
-        rest: tuple[Any, ...] = (stride > 3, self.number, self.dropout, self.train, self.both_ways)
-        given: tuple[Any, ...] = (x, torch.tensor(self.batch_sizes)) if self.batch_sizes else (x,)
-        rest = rest if self.batch_sizes else (*rest, self.batch_first)
-        if self.mode == LSTM:
-            states = [one for one in (hx, cx) if one is not None]
-            run: Any = torch.lstm
-            return list(run(*given, states, list(weights), *rest))
-        function: Any = {RELU: torch.rnn_relu, TANH: torch.rnn_tanh, GRU: torch.gru}[self.mode]
-        return list(function(*given, hx, list(weights), *rest))
+#: What a library keeps for backward lives as long as the memory of the reserve: an attribute of its storage.
+KEPT = "kept_by_onednn"
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
-    host, beside = memory.host, _Differentiating()
 
     def flatten(weights: Sequence[Tensor], *rest: Any) -> Tensor:
         buffer = empty(weights[0], (sum(one.numel() for one in weights),))
@@ -104,6 +29,26 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             one.set_(view)  # type: ignore[call-overload]
             at += one.numel()
         return buffer
+
+    def on_host(*tensors: Tensor | None) -> list[Tensor | None]:
+        """All in one call; none where there is none."""
+        shown = iter(memory.hosts([one for one in tensors if one is not None]))
+        return [None if one is None else next(shown) for one in tensors]
+
+    def passing(
+        layers: Layers, x: Tensor, weights: Sequence[Tensor], stride: int, reserve: Tensor, seed: int | None, kept: Any
+    ) -> Pass:
+        """On the host; a new seed stays in the reserve until backward."""
+        given, room, *parameters = memory.hosts([x, reserve, *weights])
+        if layers.dropout and room.shape[0]:
+            place = room[:8].view(torch.int64)
+            if seed is not None:
+                place.fill_(seed)
+            seed = int(place)
+        size = x.element_size()
+        whole = (room.shape[0] - SEED) // size * size
+        rest = room[SEED : SEED + whole].view(x.dtype) if whole > 0 else None
+        return Pass(layers, layers.rows(given), layers.sizes(x), parameters, stride, rest, seed or 0, kept)
 
     def forward(
         x: Tensor,
@@ -131,15 +76,13 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         if layers.batch_first:
             out = out.transpose(0, 1)
         if memory.values:
-            seed = int(torch.randint(2**62, (), device=x.device).item())
-            if kept:
-                host(reserve)[:8].view(torch.int64).fill_(seed)
-            given = host(x), [host(one) for one in weights], stride, host(hx), None if cx is None else host(cx)
-            with torch.random.fork_rng(devices=()):
-                torch.default_generator.manual_seed(seed)
-                found = layers.run(*given)
-            for into, one in zip((out, last, cell), found, strict=False):
-                memory.fill(into, one)
+            seed = int(torch.randint(2**62, (), device=x.device).item()) if layers.dropout and kept else None
+            beside: dict[int, Any] | None = {} if layers.train and torch.is_grad_enabled() else None
+            one = passing(layers, x, weights, stride, reserve, seed, beside)
+            first, results, ends, *cells = memory.hosts([hx, out, last, *([] if cx is None else [cx, cell])])
+            one.forward(first, layers.rows(results), ends, *cells)
+            if beside:
+                vars(reserve.untyped_storage())[KEPT] = beside
         return out, last, cell, reserve, buffer
 
     def backward(
@@ -158,10 +101,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         layers, reserve = Layers(*how[:9]), how[10]
         zeros = [torch.empty_like(hx) for one in (grad_last, grad_cell if cx is not None else hx) if one is None]
         held = [torch.empty_like(x), torch.empty_like(out)] if layers.batch_first else []
-        steps_first = x.transpose(0, 1) if layers.batch_first else x
-        into_x, into_hx = empty(x, steps_first.shape), torch.empty_like(hx)
-        if layers.batch_first:
-            into_x = into_x.transpose(0, 1)
+        steps_first = empty(x, (x.transpose(0, 1) if layers.batch_first else x).shape)
+        into_x, into_hx = steps_first.transpose(0, 1) if layers.batch_first else steps_first, torch.empty_like(hx)
         into_cx = None if cx is None else torch.empty_like(cx)
         workspace = layers.workspace(x, weights, False)
         memory.passing(x, workspace)
@@ -169,52 +110,22 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             held.pop()
         again = torch.empty_like(x) if layers.batch_first else None
         flat = empty(x, (sum(one.numel() for one in weights),))
-        into_weights, at = [], 0
-        for one in weights:
-            into_weights.append(flat[at : at + one.numel()].view(one.shape))
-            at += one.numel()
+        parts = flat.split_with_sizes([one.numel() for one in weights])
+        into_weights = [part.view(one.shape) for part, one in zip(parts, weights, strict=True)]
         memory.passing(x, workspace)
         del again, zeros
         if memory.values:
-            seed = int(host(reserve)[:8].view(torch.int64)[0])
-            inputs = [host(one).detach() for one in (x, hx, *([] if cx is None else [cx]), *weights)]
-            grads = [None if one is None else host(one) for one in (grad, grad_last, grad_cell)]
-            found = beside.run(layers, stride, inputs, grads, seed, cx is not None)
-            into = [into_x, into_hx, *([] if into_cx is None else [into_cx]), *into_weights]
-            for one, value in zip(into, found, strict=True):
-                memory.fill(one, value)
+            beside = vars(reserve.untyped_storage()).get(KEPT)
+            one = passing(layers, x, weights, stride, reserve, None, beside)
+            above, ends, cells = on_host(grad, grad_last, grad_cell)
+            first, results, *before = memory.hosts([hx, out, *([] if cx is None else [cx])])
+            grads = None if above is None else layers.rows(above), ends, cells
+            of_x, of_hx, of_cx, of_weights = one.backward(first, layers.rows(results), *grads, *before)
+            whole, *into = memory.hosts([flat, steps_first, into_hx, *([] if into_cx is None else [into_cx])])
+            values = [of_x.view(steps_first.shape), of_hx, *([] if of_cx is None else [of_cx])]
+            torch.cat([each.reshape(-1) for each in of_weights], out=whole)
+            for place, value in zip(into, values, strict=True):
+                place.copy_(value)
         return into_x, into_hx, into_cx, into_weights
 
     return {"_cudnn_rnn": forward, "_cudnn_rnn_backward": backward, "_cudnn_rnn_flatten_weight": flatten}
-
-
-class _Differentiating:
-    """A thread that differentiates, because autograd is switched off inside a kernel.
-
-    It stays, with the threads that the CPU's kernels start for each calling thread: starting those took longer than a
-    layer. A forked process starts its own.
-    """
-
-    def __init__(self) -> None:
-        self._of_process = 0
-
-    def run(self, *arguments: Any) -> list[Tensor]:
-        """The gradients of the inputs of layers."""
-        if self._of_process != os.getpid():
-            self._of_process, self._thread = os.getpid(), ThreadPoolExecutor(1)
-        return self._thread.submit(_differentiated, *arguments).result()
-
-
-def _differentiated(
-    layers: Layers, stride: int, inputs: list[Tensor], grads: list[Tensor | None], seed: int, has_cell: bool
-) -> list[Tensor]:
-    torch.get_num_threads()  # this thread, too, uses as many as were set: oneDNN does not ask
-    with torch.enable_grad(), torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(seed)
-        x, hx, *rest = (one.requires_grad_() for one in inputs)
-        cx = rest.pop(0) if has_cell else None
-        results = layers.run(x, rest, stride, hx, cx)
-    wanted = [(one, grad) for one, grad in zip(results, grads, strict=False) if grad is not None]
-    outputs, given = zip(*wanted, strict=True)
-    found = torch.autograd.grad(outputs, inputs, given, allow_unused=True)
-    return [torch.zeros_like(one) if value is None else value for one, value in zip(inputs, found, strict=True)]
