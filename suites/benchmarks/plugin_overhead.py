@@ -36,6 +36,7 @@ NARROW, WIDE = (256, 64), (1024, 2048)
 #: Ratios, and for loading milliseconds.
 LIMITS = {"clean": 1.08, "million": 1.3, "loading": 3.0}
 LAYERS_LIMITS = {"cpu": 1.10, "cuda": 1.05}
+TRAINING_LIMITS = {"cpu": 1.10, "cuda": 1.25}  # on a card kernels are as short as their launch
 RING_MIB = 12  # the events that the CPU recorder keeps, which may not all have come by a tenth of the run
 CONFTEST = """
 import json, os, time
@@ -80,6 +81,22 @@ def test_layers(number):
     x = torch.ones({batch}, {width}, device=DEVICE)
     for _ in range({work}):
         x = torch.relu(layer(x))
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+"""
+
+TRAINING = """
+import pytest, torch
+DEVICE = {device!r}
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_training(number):
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        model(torch.ones(64, 256, device=DEVICE)).square().mean().backward()
+        optimizer.step()
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 """
@@ -252,6 +269,13 @@ def _beside_history(
     return outcomes
 
 
+def training(rounds: int, device: str, tests: int = 200) -> list[Outcome]:
+    """Tests that train: backward passes run in a thread of autograd's, which has workspaces of its own."""
+    runs = side_by_side(TRAINING.format(device=device, tests=tests), rounds, device)
+    off, on = runs[OFF], runs[ON]
+    return [*_outcomes(f"{tests} tests that train", off, on, "tests", TRAINING_LIMITS[device]), *_shares(off, on)]
+
+
 def million(rounds: int, device: str, operators: int = 1_000_000) -> list[Outcome]:
     """One long test of small operators, and whether recording it takes more and more memory."""
     parts = (operators // 10, operators * 6 // 10, operators * 3 // 10)
@@ -272,7 +296,7 @@ def loading(rounds: int) -> list[Outcome]:
     return [Outcome("loading the plugin (best), CPU", "", f"{best:.1f} ms", "", f"{limit:.0f} ms", best <= limit)]
 
 
-PARTS = ("clean", "layers", "narrow", "million", "loading")
+PARTS = ("clean", "layers", "narrow", "training", "million", "loading")
 
 
 def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS) -> bool:
@@ -284,6 +308,7 @@ def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS)
         "clean": lambda: clean(rounds, device, 1000 // scale),
         "layers": lambda: layers(rounds, device, 200 // scale),
         "narrow": lambda: narrow(rounds + 1, device, 80 // scale) if device == "cuda" else [],  # else that is layers
+        "training": lambda: training(rounds, device, 200 // scale),
         "million": lambda: million(rounds, device, 1_000_000 // scale),
         "loading": lambda: loading(8 * rounds),
     }
