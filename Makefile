@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 tour: $(READY)
 	$(TOUR)
 
-test: $(READY)
+test: $(VENV)/.compiled
 	$(BIN)/python -m compileall -q cudamem_testing fixtures
 	$(PYTEST) -q -n 2 -m "not slow" --record-durations
 	$(TOUR)
@@ -59,6 +59,11 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Native parts: compiled once, so that no test waits for that, and the times of tests are their own.
+$(VENV)/.compiled: $(READY)
+	$(BIN)/python -m suites.compiled
 	touch $@
 
 clean:
