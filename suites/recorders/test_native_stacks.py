@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -376,6 +377,20 @@ def test_new_stacks_on_many_threads_during_trims(stacks: NativeRecorder) -> None
             # A trim between noting a new stack and the block that names it may make it unknown, never another one.
             assert [frame.qualname for frame in frames[:1]] in ([], ["made"])
             assert all(frame.filename != "<string>" or frame.line == 2 for frame in frames), start
+
+
+def test_stacks_of_many_lines_are_found_as_fast_as_of_one(stacks: NativeRecorder) -> None:
+    lines = 4000
+    space: dict[str, Any] = {"empty": partial(torch.empty, 8)}
+    exec("def many():\n" + "    empty()\n" * lines + "def one():\n    for _ in range(4000): empty()", space)
+    took: dict[str, list[float]] = {"one": [], "many": []}
+    for name in ["one", "many"] * 6:
+        start = time.thread_time()
+        space[name]()
+        took[name].append(time.thread_time() - start)
+    many, one = min(took["many"]), min(took["one"])
+    assert stacks.stack_counts().kept > lines
+    assert many < 2 * one, f"{many / one:.1f} times"
 
 
 def test_frames_that_stacks_share_are_read_once(stacks: NativeRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
