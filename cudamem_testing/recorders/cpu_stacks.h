@@ -58,13 +58,16 @@ struct Walk {
 
 inline uint64_t word(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
 
-// A hash of the frames of a stack. No step waits for the one before, so a deep stack is cheap.
+// A hash of the frames of a stack. No step waits for the one before, so a deep stack is cheap. A multiplication moves bits
+// up only: the last two lines bring those of the positions down to the bits that choose a bucket, without which all stacks
+// of the same functions share one.
 inline uint64_t hash_of(const Frame* frames, uint32_t depth) {
   uint64_t hash = depth, factor = 0x9E3779B97F4A7C15ull;
   for (uint32_t i = 0; i < depth; ++i, factor += 0xC2B2AE3D27D4EB4Eull) {
     hash += (frames[i].code ^ (static_cast<uint64_t>(frames[i].position) << 48)) * factor;
   }
-  return hash ^ (hash >> 29);
+  hash = (hash ^ (hash >> 32)) * 0xFF51AFD7ED558CCDull;
+  return hash ^ (hash >> 32);
 }
 
 // Reads this thread's Python frames, innermost first. Allocates nothing, locks nothing, touches no reference count.

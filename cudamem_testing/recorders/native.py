@@ -27,13 +27,13 @@ from cudamem_testing.recorders.native_records import (
     CodePosition,
     EventRecord,
     FrameRecord,
+    KnownFrames,
     OwnerTotals,
     Reading,
     Recording,
     Refusal,
     StackCounts,
     Trace,
-    position_of,
 )
 
 if TYPE_CHECKING:
@@ -61,9 +61,8 @@ _FRAME = struct.Struct("=Qq")
 _Reading, _Totals, _Block, _Refusal = (ctypes.c_char * one.size for one in (_READING, _OWNER, _BLOCK, _REFUSAL))
 _StopCodes, _StackCounts = ctypes.c_uint64 * _STOP_CODES, ctypes.c_uint64 * 2
 
-_MOST_FRAMES = 4096
-#: Frames by stack number, for each library by its handle: a process has one, tests load others.
-_FRAMES: dict[int, dict[int, tuple[FrameRecord, ...]]] = {}
+#: For each library by its handle: a process has one, tests load others.
+_FRAMES: dict[int, KnownFrames] = {}
 
 _RELEASED = "this observer of the CPU recorder was released"
 _WHY_NOT = {
@@ -133,7 +132,7 @@ class NativeRecorder:
         self._library = library
         self._totals = _Totals()
         self._block = _Block()
-        self._frames = _FRAMES.setdefault(library._handle, {})
+        self._frames = _FRAMES.setdefault(library._handle, KnownFrames())
         self.no_stacks = no_stacks
         """Why stacks cannot be recorded on this Python (see layout.py); `None` if they can."""
         # Not wrapped in methods: every test calls them several times.
@@ -286,14 +285,7 @@ class NativeRecorder:
 
     def frames(self, stack: int) -> tuple[FrameRecord, ...]:
         """As `stack`, but as text: file, line, qualified name, columns. Kept until stacks are trimmed."""
-        found = self._frames.get(stack)
-        if found is None:
-            found = tuple(position_of(code, at) for code, at in self.stack(stack))
-            if len(self._frames) >= _MOST_FRAMES:
-                self._frames.clear()
-            if found:
-                self._frames[stack] = found
-        return found
+        return self._frames.of(stack, self.stack)
 
     def raw_frames(self, stack: int) -> list[RawFrame]:
         """As `frames`, without columns."""
@@ -307,8 +299,9 @@ class NativeRecorder:
 
     def trim_stacks(self) -> int:
         """Drop stacks that no live block and no kept event uses, with their references to code; returns how many."""
-        self._frames.clear()  # from here on a number may be another stack
-        return int(self._library.cudamem_trim_stacks())
+        dropped = int(self._library.cudamem_trim_stacks())
+        self._frames.clear()  # what another thread asked for until now may be of a stack that was dropped
+        return dropped
 
     def restart_events(self, capacity: int = DEFAULT_EVENTS) -> int:
         """Discard the kept events and keep up to `capacity` from here on (0: none); returns the index they start at.

@@ -17,6 +17,7 @@ from cudamem_testing.records.known import Lines, last_matches
 from cudamem_testing.show.printable import LONGEST_LINE, one_line
 from cudamem_testing.show.tables import Column, Table
 from cudamem_testing.wording import headline, text
+from cudamem_testing.wording.cycles import to_ignore
 from cudamem_testing.wording.meanings import reason
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def cause_lines(run: RunRecord, width: int | None, most: int = MOST) -> list[str
 
 
 def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
-    """A line for each cause that warns, because pytest shows only failures."""
+    """A line for each cause that warns, because pytest shows only failures; a second one is not to be wrapped."""
     found = [cause for cause in _open(causes(run)) if cause.severity is Severity.WARN]
     lines = _of_skipped_tests(run, most)
     for cause in found[:most]:
@@ -67,7 +68,8 @@ def warning_lines(run: RunRecord, most: int = MOST) -> list[str]:
         others = f" and {count(len(cause.tests) - 1, 'more test')}" if len(cause.tests) > 1 else ""
         said = headline(cause.example)
         by = cause.example.holder or cause.example.allocated
-        lines.append(one_line(f"warning: {where}{others}: {said}{f': {by}' if by else ''}"))
+        line = one_line(f"warning: {where}{others}: {said}{f': {by}' if by else ''}")
+        lines.append("\n".join(filter(None, (line, one_line(to_ignore(cause.example))))))
     return lines + [line.strip() for line in _rest(found, most)]
 
 

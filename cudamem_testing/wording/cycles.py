@@ -56,8 +56,17 @@ def _whose(fact: CycleKept) -> list[str]:
     """Which library made the cycle, with the rule that ignores it."""
     if not fact.library:
         return []
-    made = f"made by {fact.library}, not by the project"
-    return [made, f"to ignore it, add to cudamem_ignore: holder: {fact.pattern}  # made by {fact.library}"]
+    return [f"made by {fact.library}, not by the project", _rule(fact)]
+
+
+def _rule(fact: CycleKept) -> str:
+    return f"to ignore it, add to cudamem_ignore: holder: {fact.pattern}  # made by {fact.library}"
+
+
+def to_ignore(finding: Finding) -> str:
+    """The line that hides a cycle of a library; empty for other findings."""
+    fact = finding.fact
+    return _rule(fact) if isinstance(fact, CycleKept) and fact.library else ""
 
 
 def cycle_lines(fact: CycleKept, size: int) -> list[str]:

@@ -335,11 +335,17 @@ def test_garbage_that_is_small_together_is_not_read(run_inner):
 
 def test_the_shown_line_ignores_a_librarys_cycle(run_inner):
     file = HEAD + "\n    def test_it():\n        library()\n"
-    (finding,) = run_inner(file, "--cudamem").test("test_it").findings
+    inner = run_inner(file, "--cudamem")
+    (finding,) = inner.test("test_it").findings
     assert finding.severity is Severity.WARN
-    ready = next(line for line in details(finding) if "cudamem_ignore" in line)
-    rule = ready.partition("cudamem_ignore: ")[2]
-    assert rule == "holder: Node._prev -> Node._prev -> Node  # made by torch"
+    rule = "holder: Node._prev -> Node._prev -> Node  # made by torch"
+    ready = f"to ignore it, add to cudamem_ignore: {rule}"
+    assert f"   {ready}" in details(finding)
+    assert inner.summary[1:4] == [
+        "warning: test_it.py::test_it: 256.0 KiB kept by a reference cycle (1 tensor,",
+        "  cpu): Node._prev -> Node._prev -> Node",
+        f"  {ready}",
+    ]
     inner = run_inner(file, "--cudamem", "-o", f"cudamem_ignore={rule}")
     assert inner.test("test_it").findings == ()
     assert any("ignored 1 finding by rule 'holder: Node._prev" in line for line in inner.lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from cudamem_testing.recorders import layout, native_python
+from cudamem_testing.recorders import layout, native_python, native_records
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native import DEPTH, NativeRecorder
@@ -376,6 +377,55 @@ def test_new_stacks_on_many_threads_during_trims(stacks: NativeRecorder) -> None
             # A trim between noting a new stack and the block that names it may make it unknown, never another one.
             assert [frame.qualname for frame in frames[:1]] in ([], ["made"])
             assert all(frame.filename != "<string>" or frame.line == 2 for frame in frames), start
+
+
+def test_stacks_of_many_lines_are_found_as_fast_as_of_one(stacks: NativeRecorder) -> None:
+    lines = 4000
+    space: dict[str, Any] = {"empty": partial(torch.empty, 8)}
+    exec("def many():\n" + "    empty()\n" * lines + "def one():\n    for _ in range(4000): empty()", space)
+    took: dict[str, list[float]] = {"one": [], "many": []}
+    for name in ["one", "many"] * 6:
+        start = time.thread_time()
+        space[name]()
+        took[name].append(time.thread_time() - start)
+    many, one = min(took["many"]), min(took["one"])
+    assert stacks.stack_counts().kept > lines
+    assert many < 2 * one, f"{many / one:.1f} times"
+
+
+def test_frames_that_stacks_share_are_read_once(stacks: NativeRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def reading(code: CodeType, position: int) -> FrameRecord:
+        read.append(code.co_name)
+        return position_of(code, position)
+
+    monkeypatch.setattr(native_records, "position_of", reading)
+    first, second = [make() for make in (generated(1), generated(2))]
+    frames = stack_of(stacks, first)
+    all_read = [*read]
+    assert len(all_read) <= len(frames)  # pytest's own calls repeat
+    read.clear()
+    other = stack_of(stacks, second)
+    assert other == frames  # equal text, of two functions
+    assert read == ["made"]
+    assert stacks.trim_stacks() == 0
+    assert stack_of(stacks, second) == other
+    assert read == ["made", *all_read]
+
+
+def test_a_code_at_the_address_of_another_has_its_own_text(stacks: NativeRecorder) -> None:
+    seen: set[int] = set()
+    again = 0
+    for number in range(50):
+        make = generated(8, name := f"made_{number}")
+        again += id(make.__code__) in seen
+        seen.add(id(make.__code__))
+        assert stack_of(stacks, make())[0].qualname == name
+        del make
+        gc.collect(0)
+        stacks.trim_stacks()
+    assert again > 0
 
 
 def test_position_of_knows_lines_without_columns() -> None:
