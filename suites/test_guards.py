@@ -199,7 +199,7 @@ def test_a_collection_freezes_nothing_new() -> None:
 
 
 @pytest.mark.subprocess
-def test_freezing_sets_more_aside_than_the_fewest_even_in_a_bare_interpreter() -> None:
+def test_a_bare_interpreter_freezes_more_than_the_fewest() -> None:
     code = "import gc; gc.freeze(); print(gc.get_freeze_count())"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) > FEWEST_FROZEN
