@@ -6,6 +6,7 @@ import gc
 import importlib
 import inspect
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from cudamem_testing import guards
 from cudamem_testing.guards import (
+    FEWEST_FROZEN,
     Patches,
     collect_garbage,
     collect_young_garbage,
@@ -196,11 +198,21 @@ def test_a_collection_freezes_nothing_new() -> None:
     assert (gc.get_freeze_count(), gc.get_debug()) == (before, 0)
 
 
+@pytest.mark.subprocess
+def test_a_bare_interpreter_freezes_more_than_the_fewest() -> None:
+    code = "import gc; gc.freeze(); print(gc.get_freeze_count())"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > FEWEST_FROZEN
+
+
 @pytest.mark.usefixtures("collector")
-def test_what_the_interpreter_set_aside_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CPython 3.12 has it: the count is not 0, and all that lives is listed."""
+@pytest.mark.parametrize("count", [375, FEWEST_FROZEN])
+def test_what_the_interpreter_set_aside_is_not_frozen(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """As CPython 3.12 has it: the count is not 0, and all that lives is listed; few objects are not even looked for."""
     with monkeypatch.context() as patch:
-        patch.setattr(gc, "get_freeze_count", lambda: 375)
+        patch.setattr(gc, "get_freeze_count", lambda: count)
+        if count < FEWEST_FROZEN:
+            patch.setattr(gc, "get_objects", lambda: pytest.fail("listed"))
         patch.setattr(gc, "unfreeze", lambda: pytest.fail("thawed"))
         patch.setattr(gc, "freeze", lambda: pytest.fail("frozen"))
         Knot()

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 from cudamem_testing.safe_access import is_a
@@ -17,6 +18,8 @@ NOTICED = "cudamem_streams"
 SIMULATED = "_cudamem_simulated_cards"
 #: The attribute of ``torch._C`` with what makes an allocation on them fail.
 SIMULATED_TRAP = "_cudamem_simulated_trap"
+#: The threads of this process.
+TASKS = "/proc/self/task"
 
 
 class SimulatedTrap(NamedTuple):
@@ -210,11 +213,46 @@ def take_workspaces(index: int, *, backward: bool = False) -> None:
 
     if not backward:
         multiply()
-        return
-    from cudamem_testing.torch_api.backward import has_thread, in_thread  # few runs need it
+    elif has_backward_thread(index):
+        in_backward_thread(index, multiply)
 
-    if has_thread(index):
-        in_thread(index, multiply)
+
+@cache
+def _in_backward() -> Any:
+    """A function whose backward pass is an action; made once, because a class that is dropped is a reference cycle."""
+
+    class InBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, action: Callable[[], object]) -> Any:
+            ctx.action = action
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> tuple[Any, None]:
+            ctx.action()
+            return grads[0], None
+
+    return InBackward
+
+
+def has_backward_thread(index: int) -> bool:
+    """Whether autograd's thread of a card, in which backward passes run, is there: from the first of them on.
+
+    Torch gives it no name in Python, the operating system does; ``False`` where that has no ``/proc``.
+    """
+    names = []
+    with suppress(OSError):
+        for task in os.listdir(TASKS):
+            with suppress(OSError), open(f"{TASKS}/{task}/comm") as file:  # a thread may have ended
+                names.append(file.read().strip())
+    return f"pt_autograd_{index}" in names
+
+
+def in_backward_thread(index: int, action: Callable[[], object]) -> None:
+    """Run ``action`` in autograd's thread of a card, which starts if need be. What it raises is raised here."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros((), device=f"cuda:{index}", requires_grad=True)
+        torch.autograd.grad(_in_backward().apply(x, action), x)
 
 
 def workspace_sizes() -> frozenset[int]:

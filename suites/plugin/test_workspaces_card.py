@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cudamem_testing import simulated_cuda
-from cudamem_testing.torch_api import backward, clear_workspaces, take_workspaces
+from cudamem_testing.torch_api import clear_workspaces, cuda, take_workspaces
 from suites import forked
 
 CONFTEST = """
@@ -111,22 +111,22 @@ def test_names_of_threads_say_whether_it_is_there(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "comm").write_text("pt_autograd_3\n")
-    monkeypatch.setattr(backward, "TASKS", tmp_path)
-    assert [backward.has_thread(index) for index in (0, 3)] == [False, True]
-    monkeypatch.setattr(backward, "TASKS", tmp_path / "none")
-    assert backward.has_thread(3) is False
+    monkeypatch.setattr(cuda, "TASKS", str(tmp_path))
+    assert [cuda.has_backward_thread(index) for index in (0, 3)] == [False, True]
+    monkeypatch.setattr(cuda, "TASKS", str(tmp_path / "none"))
+    assert cuda.has_backward_thread(3) is False
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
 def test_an_action_runs_in_the_thread_of_a_card() -> None:
     with simulated_cuda("h100"), torch.inference_mode():
         threads: list[int] = []
-        backward.in_thread(0, lambda: threads.append(threading.get_native_id()))
-        assert [(backward.TASKS / str(one) / "comm").read_text() for one in threads] == ["pt_autograd_0\n"]
+        cuda.in_backward_thread(0, lambda: threads.append(threading.get_native_id()))
+        assert [Path(cuda.TASKS, str(one), "comm").read_text() for one in threads] == ["pt_autograd_0\n"]
 
         def fail() -> None:
             raise LookupError("here")
 
         with pytest.raises(LookupError, match=r"^here$"):
-            backward.in_thread(0, fail)
+            cuda.in_backward_thread(0, fail)
         assert torch.cuda.memory_allocated() == 0
