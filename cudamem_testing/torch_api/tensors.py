@@ -43,6 +43,7 @@ _NoFunctions = getattr(torch._C, "DisableTorchFunction", None)
 _is_functional = getattr(torch, "_is_functional_tensor", None)
 _is_transformed = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
 _is_lazy_clone = getattr(torch._C, "_is_cow_tensor", None)
+_is_freed: Any = getattr(torch.UntypedStorage, "_expired", None)
 _SCRIPT_MODULE = None if None in _SCRIPT_TABLES else getattr(torch._C, "ScriptModule", None)
 
 
@@ -162,13 +163,17 @@ def scripted(module: object) -> Iterator[tuple[tuple[str, ...], object]]:
 def storage(obj: object) -> tuple[int, int, int, str] | None:
     """Identity, address, bytes and device of the storage of a tensor or of a storage object.
 
-    ``None`` if there is no storage or it is empty: fake, meta, sparse, opaque and wrapper tensors.
+    ``None`` if there is no storage or it is empty: fake, meta, sparse, opaque and wrapper tensors; or if it was freed.
     """
     try:
         if safe_access.is_a(obj, TensorBase):
             untyped: Any = TensorBase.untyped_storage(obj)
         elif safe_access.is_a(obj, torch.UntypedStorage):
             untyped = obj
+            if _is_freed is not None and _is_freed(torch._C.StorageBase.__dict__["_cdata"].__get__(untyped)):
+                # Before 2.10 the Python object stays as long as there are weak references, and reading its address
+                # would release one that is not ours: the heap is broken by that.
+                return None
         else:
             return None
         device = torch._C.StorageBase.__dict__["device"].__get__(untyped)

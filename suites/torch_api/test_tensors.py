@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cudamem_testing.torch_api import tensors
 
@@ -18,6 +20,20 @@ def test_a_storage_is_watched_and_not_kept() -> None:
     assert [memory.gone for memory in watched] == [False, False]
     del storage
     assert [memory.gone for memory in watched] == [True, True]
+
+
+def test_a_freed_storage_is_not_read() -> None:
+    tensor = torch.ones(4)
+    storage = tensor.untyped_storage()
+    number, weak = id(storage), StorageWeakRef(storage)
+    del storage  # the tensor keeps it
+    del tensor
+    references = ctypes.c_uint32.from_address(weak.cdata + 12)  # of C++, to the storage
+    before = references.value
+    found = [tensors.storage(one) for one in gc.get_objects() if id(one) == number]
+    assert found in ([], [None])  # before 2.10 the weak reference keeps the Python object
+    assert references.value == before
+    assert weak.expired()
 
 
 def test_a_tensor_held_by_an_autograd_node_is_live() -> None:
