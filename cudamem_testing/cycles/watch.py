@@ -97,13 +97,13 @@ class CycleWatch:
 
         Each kind is examined once; the blocks of further garbage are counted. ``functions`` are the addresses of the
         CPU recorder's functions that find a block and what an owner has, zeros without it, ``cards`` the names of the
-        other devices that count. ``None`` if the layout of tensors is unknown.
+        other devices that count. ``None`` if the layout of tensors is unknown, or cards are not counted in C++ (before
+        2.9): each collection then reads which blocks they have.
         """
-        offset = implementation_offset()
-        if offset is None:
+        offset, numbers = implementation_offset(), device_numbers(cards)
+        if offset is None or (numbers and not library().cudamem_collector_counts_cards()):
             return None
         self._counted = library().cudamem_collector_counted
-        numbers = device_numbers(cards)
         return self._watch.counting(library(), functions, offset, parameter_class(), numbers)
 
     def has_time(self) -> None:

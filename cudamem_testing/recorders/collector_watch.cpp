@@ -608,6 +608,9 @@ EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Mete
   state.meter.begin(metered, block_at, totals, impl_offset, parameter, cards, count, owner, limit);
 }
 
+// Whether allocations of cards are counted here, as of the CPU.
+EXPORT int32_t cudamem_collector_counts_cards() { return cudamem::DeviceCounters<c10::DeviceAllocator>::kInTorch; }
+
 // The entries that were counted and not shown, in bytes: see `Meter::Count`.
 EXPORT Object* cudamem_collector_counts() {
   const std::vector<Meter::Count> counts = state.meter.counts();

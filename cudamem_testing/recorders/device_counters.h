@@ -68,6 +68,7 @@ bool has_private_pools(const Stats&, long) {
 // `Allocator` is a parameter so that its members are looked up only where it is complete.
 template <typename Allocator, typename = void>
 struct DeviceCounters {
+  static constexpr bool kInTorch = false;
   bool find(int32_t, int32_t) { return false; }
   bool is_same(const DeviceCounters&) const { return false; }
   DeviceReading read() const { return {}; }
@@ -76,6 +77,7 @@ struct DeviceCounters {
 
 template <typename Allocator>
 struct DeviceCounters<Allocator, std::void_t<decltype(sizeof(Allocator))>> {
+  static constexpr bool kInTorch = true;
   Allocator* allocator = nullptr;
   c10::DeviceIndex index = 0;
 

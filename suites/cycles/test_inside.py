@@ -122,6 +122,13 @@ def test_no_keyboard_interrupt_is_lost(watch: CycleWatch, alarm: Callable[[float
     assert lost(alarm, times, 1, KeyboardInterrupt) == 0
 
 
+def test_cards_without_counters_are_not_counted(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.9 no count says when a collection was: the blocks of cards are then read in it."""
+    monkeypatch.setattr(library(), "cudamem_collector_counts_cards", lambda: 0)
+    assert watch.counting((0, 0), ["cuda:0"]) is None
+    assert watch.counting((0, 0)) is not None
+
+
 @pytest.mark.slow
 def test_an_interrupted_look_begins_again(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler runs in the middle of looking, which is as certain as it gets: the look itself sends the signal."""
