@@ -39,7 +39,7 @@ allocator | | ``torch.cuda._lazy_call`` | 1.0 | the history starts with the test
 | ``torch._C._FunctionBase`` | 1.0 | what custom functions saved shows as held by C++ |
 | ``torch._is_functional_tensor``, ``_C._functorch`` | 2.0 | tensors inside those of transforms are not seen |
 | ``torch._C._is_cow_tensor`` | 2.1 | looking at a lazily cloned tensor copies it |
-| ``UntypedStorage._weak_ref``, ``_expired`` | 1.8 | cycles are not checked |
+| ``UntypedStorage._weak_ref``, ``_expired`` | 1.8 | cycles are not checked; before 2.10 freed storages are read |
 | ``_raw_saved_*`` of autograd's nodes | 1.9 | tensors that they saved show as held by C++ |
 | ``SavedTensor.data`` | after 2.7 | the same |
 | ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no records of captures, no dispatcher calls |
