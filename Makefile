@@ -1,5 +1,5 @@
 # Everything on a fresh machine: `make tour` (the main job), `make test` (at most four minutes on two cores) and
-# `make test-all` (eight to nine: then also what is marked slow, and more random examples).
+# `make test-all` (five to nine: then also what is marked slow, and more random examples).
 # Each target installs into .venv first; nothing outside it is touched.
 PYTHON ?= python3
 VENV := .venv
