@@ -57,5 +57,6 @@ def test_a_timeout_at_any_moment_fails_the_test(run_outer, times):
     assert inner.outcomes == {f"test_loops[{number}]": "failed" for number in range(times)}, inner.out
     ended = re.findall(r"^E +Failed: Timeout \(>(.*)s\) from pytest-timeout\.$", inner.out, re.M)
     assert [*map(float, ended)] == seconds
-    found = {tuple(finding.kind for finding in test.findings) for test in inner.run.tests}
-    assert found == {(Kind.CYCLE,)}
+    # One kind of ring or more: an exception that ends one in the middle may be part of a cycle itself.
+    found = {frozenset(finding.kind for finding in test.findings) for test in inner.run.tests}
+    assert found == {frozenset([Kind.CYCLE])}
