@@ -2,8 +2,6 @@
 //
 // It is registered once and removed again: the guard of devices, the hooks with which torch calls CUDA, the allocators, the
 // kernels. Functions of the public interface return 0 or more; no exception crosses it.
-#include <cstdlib>
-
 #include "card_hooks.h"
 #include "card_rule_table.h"
 
@@ -25,13 +23,6 @@ int64_t safely(Function function) {
     last_error = error.what();
     return -1;
   }
-}
-
-// Results of the CPU's kernels that are copied to the card are freed at once. glibc returns large blocks to the system,
-// whose pages are then taken one by one for the next result, until a program frees one as large as this.
-void keep_freed_memory() {
-  void* volatile block = std::malloc(size_t{31} << 20);
-  std::free(block);
 }
 
 }  // namespace
@@ -71,7 +62,6 @@ EXPORT int64_t cudamem_card_enter(const Setup* setup) {
     streams.cards = static_cast<int>(setup->count);
     current = Current();
     for (auto& generator : generators) generator = at::Generator();
-    if (made->values) keep_freed_memory();
     simulation = made.release();
     static auto* const guard = new CardGuard;
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)] = guard;

@@ -13,7 +13,7 @@ from torch import nn
 
 from cudamem_testing import simulated_cuda
 from cudamem_testing.simulated.kernels.layers import GRU, LSTM, RELU, TANH, Layers
-from cudamem_testing.simulated.kernels.recurrent import KEPT
+from cudamem_testing.simulated.kernels.recurrent import BESIDE
 from cudamem_testing.simulated.kernels.steps import Pass
 
 MODES = {"LSTM": LSTM, "GRU": GRU, "tanh": TANH, "relu": RELU}
@@ -184,7 +184,7 @@ def test_what_a_library_keeps_lives_as_long_as_the_reserve() -> None:
         with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
             loss = module(x)[0].square().sum()
         storages = [weakref.ref(one.untyped_storage()) for one in kept if one.dtype == torch.uint8]
-        assert [sorted(vars(storage())[KEPT]) for storage in storages] == [[0, 1]]
+        assert [sorted(vars(storage())[BESIDE]) for storage in storages] == [[0, 1]]
         kept.clear()
         parameters = list(module.parameters())
         gradients = [torch.autograd.grad(loss, parameters, retain_graph=more) for more in (True, False)]

@@ -14,7 +14,7 @@ from cudamem_testing.simulated.kernels.steps import Pass
 
 Tensor = torch.Tensor
 #: What a library keeps for backward lives as long as the memory of the reserve: an attribute of its storage.
-KEPT = "kept_by_onednn"
+BESIDE = "kept_by_onednn"
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
@@ -82,7 +82,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
             first, results, ends, *cells = memory.hosts([hx, out, last, *([] if cx is None else [cx, cell])])
             one.forward(first, layers.rows(results), ends, *cells)
             if beside:
-                vars(reserve.untyped_storage())[KEPT] = beside
+                vars(reserve.untyped_storage())[BESIDE] = beside
         return out, last, cell, reserve, buffer
 
     def backward(
@@ -115,7 +115,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         memory.passing(x, workspace)
         del again, zeros
         if memory.values:
-            beside = vars(reserve.untyped_storage()).get(KEPT)
+            beside = vars(reserve.untyped_storage()).get(BESIDE)
             one = passing(layers, x, weights, stride, reserve, None, beside)
             above, ends, cells = on_host(grad, grad_last, grad_cell)
             first, results, *before = memory.hosts([hx, out, *([] if cx is None else [cx])])

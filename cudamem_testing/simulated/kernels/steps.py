@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction; biases of zeros where it has none."""
+    """Of one layer in one direction; no bias and no projection where it has none."""
 
     of_input: Tensor
     of_state: Tensor
