@@ -18,7 +18,7 @@ import os
 import pkgutil
 import sys
 import sysconfig
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -204,6 +204,15 @@ def _context_lives() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+@pytest.fixture
+def no_callbacks() -> Iterator[None]:
+    """The collector has no callbacks: that of hypothesis is written in Python, which drops what signals raise in it."""
+    others = [*gc.callbacks]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = others
 
 
 @pytest.fixture

@@ -92,6 +92,7 @@ void PyErr_NormalizeException(Object**, Object**, Object**);
 void PyErr_Restore(Object*, Object*, Object*);
 void PyErr_Clear();
 void PyErr_WriteUnraisable(Object*);
+int PyErr_CheckSignals();
 int PyException_SetTraceback(Object*, Object*);
 int Py_AddPendingCall(int (*)(void*), void*);
 int Py_GetRecursionLimit();

@@ -6,11 +6,12 @@
 // verifies that first). The list is not written, except that dictionaries which reading the objects created are added
 // to it if they cannot be undone (see `adopt`). The mark is freed before the collector counts.
 //
-// No Python code runs for garbage without an instance of the wanted classes: no frame, no signal handler, no replaced
-// function. If there is an instance, `look` of each watch is called. An error that a signal handler raises meanwhile is
-// kept, and raised in the main thread at the next bytecode after the collection, as if the signal had arrived then; a
-// look that it interrupted is repeated. A look has room below the recursion limit, no profiler sees it, and it uses the
-// original functions of `builtins` and of some modules, even if a test has replaced them.
+// No Python code runs for garbage without an instance of the wanted classes: no frame, no replaced function, and no
+// handler of a signal but where it would else run in a callback of `gc.callbacks`. If there is an instance, `look` of
+// each watch is called. An error that a signal handler raises meanwhile is kept, and raised in the main thread at the
+// next bytecode after the collection, as if the signal had arrived then; a look that it interrupted is repeated. A look
+// has room below the recursion limit, no profiler sees it, and it uses the original functions of `builtins` and of some
+// modules, even if a test has replaced them.
 //
 // All functions need the GIL. The parts of Python's interface that are used are declared here: no headers are needed.
 
@@ -304,6 +305,12 @@ int after_collection(void*) {
   return -1;
 }
 
+// Runs the handlers of signals that came until now. Else they would run in the callback of someone else, which Python
+// calls next: it drops what they raise there.
+void take_signals() {
+  if (PyList_Size(state.callbacks) > 0 && PyErr_CheckSignals() != 0) state.raised.push_back(take_error());
+}
+
 void schedule() {
   if (!state.raised.empty() && PyThread_get_thread_ident() != state.main_thread) {
     // Another thread set it in this one: signal handlers run only in the main thread.
@@ -489,6 +496,7 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
     const bool needs_look = read(garbage, time, has_time);
     const Hurry hurry(has_time ? nullptr : &time);
     if (needs_look && look(garbage) && state.adopts) garbage.adopt(state.mark, state.values);
+    take_signals();
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
       state.ending = true;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import ctypes
 import gc
 import linecache
 import os
@@ -35,6 +36,8 @@ from cudamem_testing.model.stacks import Locator
 from cudamem_testing.unfinalized import GarbageWatch
 from suites import forked
 
+pytestmark = pytest.mark.usefixtures("no_callbacks")
+
 
 class Node:
     """Anything with attributes."""
@@ -55,15 +58,6 @@ def ring(size: int = 256) -> None:
 def rings() -> None:
     for _ in range(5):
         ring()
-
-
-@pytest.fixture(autouse=True)
-def callbacks() -> Iterator[None]:
-    """The collector has no callbacks: that of hypothesis is written in Python, and loses exceptions."""
-    others = [*gc.callbacks]
-    gc.callbacks.clear()
-    yield
-    gc.callbacks[:] = others
 
 
 @pytest.fixture
@@ -120,6 +114,40 @@ def test_no_alarm_is_lost(watch: CycleWatch, alarm: Callable[[float], None], tim
 def test_no_keyboard_interrupt_is_lost(watch: CycleWatch, alarm: Callable[[float], None], times: int) -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)  # that of Ctrl-C, which is written in C
     assert lost(alarm, times, 1, KeyboardInterrupt) == 0
+
+
+def test_no_signal_of_ours_is_left_to_the_callback_of_another(
+    alarm: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes while native code reads: Python would run its handler in the next callback, and drop it."""
+    dropped: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+
+    class Sent:
+        @staticmethod
+        def from_param(shown: object) -> ctypes.c_int:
+            return ctypes.c_int(signal.SIGALRM)
+
+    send = ctypes.PyDLL(None)["raise"]  # no Python code runs after it
+    send.argtypes, send.restype = [Sent], None
+    watch = GarbageWatch((Node,), lambda garbage, parts: False, lambda: False, dropped.append)
+    monkeypatch.setattr(watch, "look", send)
+    gc.callbacks.append(lambda phase, info: None)
+    watch.start(library())
+    try:
+        with CollectorPaused():
+            ring()
+            with pytest.raises(Late):  # noqa: PT012
+                gc.collect(0)
+                raise AssertionError("not raised at once")
+            ring()
+            gc.callbacks.clear()
+            with pytest.raises(Late):  # noqa: PT012
+                gc.collect(0)
+                raise AssertionError("not raised at once")
+    finally:
+        watch.stop()
+    assert dropped == []
 
 
 def test_cards_without_counters_are_not_counted(watch: CycleWatch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +223,6 @@ def test_a_signal_that_comes_each_time_is_no_endless_look(monkeypatch: pytest.Mo
 
 def test_what_another_thread_sets_in_a_collection_arrives(watch: CycleWatch) -> None:
     """An exception that has no frame: ``PyThreadState_SetAsyncExc``, as tools that end threads use it."""
-    import ctypes
-
     arrived: list[str] = []
     started = threading.Event()
 

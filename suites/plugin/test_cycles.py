@@ -438,7 +438,7 @@ def test_subclasses_of_a_class_closing_a_cycle_are_one_cause(run_inner):
     assert other.cause not in {finding.cause for finding in alike}
 
 
-def test_a_timeout_fails_a_test_that_makes_cycles_until_it_ends(run_inner):
+def test_a_timeout_ends_a_test_that_makes_cycles_until_then(run_inner, no_callbacks):
     """As pytest-timeout does it: the handler of an alarm calls ``pytest.fail``."""
     inner = run_inner(
         HEAD
@@ -451,13 +451,14 @@ def test_a_timeout_fails_a_test_that_makes_cycles_until_it_ends(run_inner):
     @pytest.mark.parametrize("n", range(12))
     def test_loops(n):
         before = signal.signal(signal.SIGALRM, late)
-        end = time.monotonic() + 1
+        start = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.02 + n * 0.0007)
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < start + 1:
                 ring()
                 gc.collect(0)
         finally:
+            print("ended early:", time.monotonic() < start + 0.5)
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
     """,
@@ -465,6 +466,8 @@ def test_a_timeout_fails_a_test_that_makes_cycles_until_it_ends(run_inner):
     )
     assert {*inner.outcomes.values()} == {"failed"}
     assert len(inner.outcomes) == 12
+    assert inner.lines.count("E       Failed: too late") == 12
+    assert inner.lines.count("ended early: True") == 12
     assert all(found(inner, f"test_loops[{n}]") for n in range(12))
 
 
