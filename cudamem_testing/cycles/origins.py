@@ -54,12 +54,10 @@ class Origins:
         """The facts of a cycle."""
         parts = [step.holder for step in steps]
         codes = [code for part in parts for code in _codes(part)]
-        return Origin(
-            tuple(map(self._link, steps)),
-            tuple(near),
-            any(map(self._is_own, codes)),
-            next(filter(None, map(self._library_of, parts)), ""),
-        )
+        libraries = [*filter(None, map(self._library_of, parts))]
+        # torch wraps what others give it, as vmap(self.step) does: of two libraries the other one connected them.
+        library = next((one for one in libraries if one != "torch"), "torch" if libraries else "")
+        return Origin(tuple(map(self._link, steps)), tuple(near), any(map(self._is_own, codes)), library)
 
     def storing_class(self, holder: object, steps: Sequence[Hop], attribute: str | None) -> str:
         """The class whose code stores an attribute, or whose method holds the object, rather than a subclass."""
@@ -76,7 +74,7 @@ class Origins:
     def _link(self, step: Hop) -> Link:
         kind, text = step.reference.kind, step.reference.text
         name: str | int | None = None
-        if kind in (Kind.ATTRIBUTE, Kind.SUBMODULE):
+        if kind in (Kind.ATTRIBUTE, Kind.SUBMODULE, Kind.LOCAL):
             name = step.reference.name
         elif kind is Kind.ITEM:
             key = text[1:-1]
@@ -90,7 +88,8 @@ class Origins:
         code = next(_codes(step.holder), None)
         function = None if code is None or not self._is_own(code) else _place_of(code)
         running = id(type(step.holder)) in _RUNNING
-        return Link(name, classes, function, _stored(step.referent), running, step.holder is step.referent)
+        itself, frame = step.holder is step.referent, type(step.holder) is types.FrameType
+        return Link(name, classes, function, _stored(step.referent), running, itself, frame)
 
     def _library_of(self, part: object) -> str:
         """The library whose function or helper object it is; empty for what a project connects, and its own."""

@@ -30,10 +30,10 @@ LineOfCode = tuple[str, str]
 class Link:
     """One reference of a cycle, described so that the store can be found in source code.
 
-    ``name`` is its attribute or key, ``None`` without one. ``classes`` are those of its
-    holder in the order of resolution, ``function`` the code of a function or generator that holds it: file, first line
-    and name. ``stored`` says what it leads to: a word (``method``, ``function``, ``running``, ``instance``, or the name
-    of a container) and a name.
+    ``name`` is its attribute, key or local variable, ``None`` without one. ``classes`` are those of its holder in the
+    order of resolution, ``function`` the code of a function, frame or generator that holds it: file, first line and
+    name. ``stored`` says what it leads to: a word (``method``, ``function``, ``running``, ``instance``, or the name of
+    a container) and a name.
     """
 
     name: str | int | None
@@ -42,6 +42,7 @@ class Link:
     stored: tuple[str, str]
     running: bool = False
     itself: bool = False
+    frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)

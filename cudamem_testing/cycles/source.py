@@ -24,10 +24,11 @@ _parse = ast.parse  # a test may replace it
 class _Stores:
     """Everything that the source of a file stores, found in one walk.
 
-    Attributes, keys and names in calls such as ``setattr``, each with lines and values; arguments that are appended;
-    attributes that are read without being called; the line of ``def`` by that of its first decorator.
+    Attributes, keys and names in calls such as ``setattr``, each with lines and values; variables; arguments that are
+    appended; attributes that are read without being called; the line of ``def`` by that of its first decorator.
     """
 
+    variables: dict[str, list[_Store]] = field(default_factory=lambda: defaultdict(list))
     named: dict[str | int, list[_Store]] = field(default_factory=lambda: defaultdict(list))
     appended: list[_Store] = field(default_factory=list)
     mentioned: dict[str, list[_Store]] = field(default_factory=lambda: defaultdict(list))
@@ -53,16 +54,17 @@ class Sources:
         """``model.py:12: self.hook = lambda: self``: the line of the project that closes a cycle.
 
         It is the store that made a reference of it, as far as the value that is stored can be what the reference leads
-        to: in the source of the holder's class, else around the lines that allocated. If several lines may have made
-        it, none is named. Without a store: a bound method that is passed on, the definition of a function that holds
-        what it closes over, that of a generator or coroutine.
+        to: in the source of the holder's class or function, else around the lines that allocated. If several lines may
+        have made it, none is named. Without a store: a bound method that is passed on, the definition of a function
+        that holds what it closes over, that of a generator or coroutine.
         """
         links = origin.links[::-1]
         near = [*dict.fromkeys(origin.near)]
         for sure in (True, False):
             found = [one for link in links for one in self._in_classes(link, links, sure=sure)]
+            found = found or [one for link in links for one in self._in_frame(link, sure=sure)]
             if not found and sure:
-                held = (link.function for link in links if link.function is not None and not link.running)
+                held = (one.function for one in links if one.function and not (one.running or one.frame))
                 definition = next(held, None)
                 if definition is not None:
                     return self._definition(*definition[:2])
@@ -88,6 +90,22 @@ class Sources:
                 if len(inside) == 1:
                     yield file, inside.popitem()[1]
                     return
+
+    def _in_frame(self, link: Link, *, sure: bool) -> Iterator[tuple[str, _Store]]:
+        """The store to a local variable of a running function."""
+        if link.frame and link.function is not None and type(link.name) is str:
+            file, first, name = link.function
+            source = self._of(file)
+            spans = [
+                range(node.lineno, (node.end_lineno or 0) + 1)
+                for node in source.functions
+                if first in (node.lineno, *(one.lineno for one in node.decorator_list[:1])) and node.name == name
+            ]
+            stores = source.variables.get(link.name, ())
+            found = [one for one in stores if any(one.line in span for span in spans)]
+            chosen = _chosen([one for one in found if one.scope.rpartition(".")[2] == name], link, sure=sure)
+            if chosen is not None:
+                yield file, chosen
 
     def _nearby(self, link: Link, near: Sequence[tuple[str, int]], *, sure: bool) -> Iterator[tuple[str, _Store]]:
         """The store around the lines that allocated: in the functions there, else anywhere in the file."""
@@ -166,6 +184,8 @@ def _read(tree: ast.Module, found: _Stores) -> None:
                 key = target.slice.value
                 if isinstance(key, (str, int)):
                     found.named[key].append(_Store(target.lineno, value, scope, target.value))
+            elif isinstance(target, ast.Name):
+                found.variables[target.id].append(_Store(target.lineno, value, scope))
         if isinstance(node, ast.Call):
             _read_call(node, scope, found)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and not called:
@@ -190,8 +210,12 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
     """Targets of an assignment with what each is given."""
     if isinstance(node, ast.Assign):
         pairs: list[tuple[ast.AST, ast.AST]] = [(target, node.value) for target in node.targets]
-    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+    elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
         pairs = [(node.target, node.value)]
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        pairs = [(one.optional_vars, one.context_expr) for one in node.items if one.optional_vars is not None]
+    elif isinstance(node, (ast.For, ast.AsyncFor)):
+        pairs = [(node.target, ast.Name("?"))]
     else:
         return
     for target, value in pairs:

@@ -22,6 +22,9 @@ from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.stacks import NO_STACK
 
+#: Longest pattern that is suggested, so that its line is not cut.
+LONGEST_PATTERN = 220
+_DEPTH = re.compile(r"(?:traceback\.tb_next -> )+")
 _RULE = re.compile(r"\s*(holder|file|function)\s*:\s*(.*?)\s+#\s*(\S.*?)\s*")
 
 
@@ -99,5 +102,11 @@ class Ignored:
 
 
 def pattern_of(holder: str) -> str:
-    """The pattern of a rule for one holder, with wildcards for its positions."""
-    return re.sub(r"\[\d+\]", "[*]", re.sub(r"(?<=hook )\d+", "*", holder))
+    """The pattern of a rule for one holder, with wildcards for its positions, the depth of its tracebacks, and its
+    middle if it is very long.
+    """
+    text = re.sub(r"\[\d+\]", "[*]", re.sub(r"(?<=hook )\d+", "*", _DEPTH.sub("*", holder)))
+    if len(text) <= LONGEST_PATTERN:
+        return text
+    half = (LONGEST_PATTERN - 1) // 2
+    return f"{text[:half]}*{text[-half:]}"

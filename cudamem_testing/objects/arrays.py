@@ -8,15 +8,12 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from cudamem_testing import safe_access
 from cudamem_testing.model.references import Edge, Kind
 from cudamem_testing.objects.names import key_text
-
-if TYPE_CHECKING:
-    from cudamem_testing.objects.index import Referrers
 
 
 def array_class() -> type | None:
@@ -43,25 +40,3 @@ def array_edges(array: Any) -> Iterator[Edge]:
         else:
             for position, value in enumerate(part.flat):
                 yield (Kind.ATTRIBUTE, f"{text}[{position}]", value) if text else (Kind.ITEM, position, value)
-
-
-def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
-    """Pairs (holder, referent) with an array on one side; ``values`` are objects held outside the heap."""
-    kind = array_class()
-    if kind is None:
-        return
-    waiting: list[object] = [value for value in values if type(value) is kind]
-    for holder, array in referrers.untracked({id(kind)}):
-        yield holder, array
-        waiting.append(array)
-    seen: set[int] = set()
-    while waiting:
-        array = waiting.pop()
-        if id(array) in seen:
-            continue
-        seen.add(id(array))
-        for _, _, referent in array_edges(array):
-            if referent is not None:
-                yield array, referent
-                if type(referent) is kind:
-                    waiting.append(referent)

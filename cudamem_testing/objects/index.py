@@ -25,9 +25,9 @@ from typing import Protocol
 
 from cudamem_testing import safe_access
 from cudamem_testing.objects.clock import Clock
+from cudamem_testing.objects.untracked import GROUP, groups, untracked
 from cudamem_testing.originals import Original
 
-GROUP = 128
 #: Up to this many objects in a query, and this many queries, scans are quicker than building an index.
 NARROW = 32
 _SCANS = 8
@@ -52,8 +52,9 @@ class Referrers(Protocol):
         ...
 
     def untracked(self, kinds: Collection[int]) -> Iterator[tuple[object, object]]:
-        """All pairs (holder, referent) where the referent is of exactly one of these classes, given by their ids, whose
-        instances the collector cannot see.
+        """All pairs (holder, referent) on the way to instances of exactly one of these classes, given by their ids.
+
+        The collector sees neither these instances nor the dictionaries and tuples that hold nothing else.
         """
         ...
 
@@ -98,7 +99,7 @@ class Heap:
 
     def untracked(self, kinds: Collection[int]) -> Iterator[tuple[object, object]]:
         """See :class:`Referrers`."""
-        return untracked(_groups(self._objects), kinds)
+        return untracked(groups(self._objects), kinds)
 
     def release(self) -> None:
         """See :class:`Referrers`."""
@@ -157,7 +158,7 @@ class ReferrerIndex:
         self._questions = 0
         self.complete = True
         new: dict[int, object] = {}
-        for group in _groups(objects):
+        for group in groups(objects):
             self._add(group)
             if made and not made.keys().isdisjoint(self._referents[-1]):
                 new.update((one, made[one]) for one in self._referents[-1] if one in made)
@@ -249,21 +250,6 @@ def _pairs(holder: object, wanted: Collection[int]) -> Iterator[tuple[object, in
 def _may_be_attributes(obj: object) -> bool:
     """Whether an object is a dictionary with names; tables of a search have numbers for keys."""
     return type(obj) is dict and type(next(iter(obj), None)) is str
-
-
-def untracked(groups: Iterable[list[object]], kinds: Collection[int]) -> Iterator[tuple[object, object]]:
-    """The answer of :meth:`Referrers.untracked` for objects in groups."""
-    wanted = frozenset(kinds)
-    for group in groups:
-        if not wanted.isdisjoint(map(id, map(type, safe_access.referents(*group)))):
-            for holder in group:
-                for referent in safe_access.referents(holder):
-                    if id(type(referent)) in wanted:
-                        yield holder, referent
-
-
-def _groups(objects: list[object]) -> Iterator[list[object]]:
-    return (objects[start : start + GROUP] for start in range(0, len(objects), GROUP))
 
 
 def _collections() -> int:

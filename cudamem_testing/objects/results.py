@@ -7,14 +7,10 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
 from cudamem_testing import safe_access
-
-if TYPE_CHECKING:
-    from cudamem_testing.objects.index import Referrers
 
 
 def result_classes() -> frozenset[type]:
@@ -25,13 +21,10 @@ def result_classes() -> frozenset[type]:
     )
 
 
-def edges(referrers: Referrers, values: Iterable[object]) -> Iterator[tuple[object, object]]:
-    """Pairs (holder, referent) with a result on one side; ``values`` are objects held outside the heap."""
+def edges(objects: Iterable[object]) -> Iterator[tuple[object, object]]:
+    """Pairs (holder, referent) for the results among some objects."""
     kinds = {id(cls) for cls in result_classes()}
-    found = [value for value in values if id(type(value)) in kinds]
-    for holder, result in referrers.untracked(kinds):
-        yield holder, result
-        found.append(result)
-    for result in found:
-        for element in safe_access.referents(result):
-            yield result, element
+    for obj in objects:
+        if id(type(obj)) in kinds:
+            for element in safe_access.referents(obj):
+                yield obj, element

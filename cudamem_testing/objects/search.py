@@ -39,6 +39,7 @@ from cudamem_testing.objects.index import NARROW, Heap, ReferrerIndex, Referrers
 from cudamem_testing.objects.names import name_of, type_word, view_of
 from cudamem_testing.objects.paths import PathWriter
 from cudamem_testing.objects.roots import Ignore, Root, Roots
+from cudamem_testing.objects.untracked import array_pairs, untracked
 from cudamem_testing.torch_api import nodes
 from cudamem_testing.wording.leaks import doubt_text
 
@@ -275,7 +276,10 @@ class Search(ExitStack):
     def _beyond_the_collector(self) -> list[int]:
         """Holders that the collector cannot see; a visited object that one of them holds is walked back from again."""
         values = self._roots.local_values()
-        extra = [*arrays.edges(self._referrers, values), *results.edges(self._referrers, values)]
+        kinds = {id(cls) for cls in (arrays.array_class(), *results.result_classes()) if cls is not None}
+        extra = [*self._referrers.untracked(kinds), *untracked([values], kinds)]
+        extra += array_pairs([*values, *(referent for _, referent in extra)])
+        extra += results.edges([*values, *(referent for _, referent in extra)])
         extra += self.carriers.metadata_edges()
         for holder, referent in extra:
             self.carriers.hold(holder, referent)

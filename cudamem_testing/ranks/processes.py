@@ -168,7 +168,7 @@ class Processes:
             one.order.path.unlink(missing_ok=True)
             if written.record is None:
                 why = _why_unknown(code)
-                windows += _incomplete(written, f"the process {why} before it was judged")
+                windows += _incomplete(written, f"the process {why}: what it took is not known")
                 running.notes.append(f"{written.name} {why}: what it took is not known")
             else:
                 _take(written, windows, findings, running)

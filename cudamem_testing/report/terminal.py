@@ -64,7 +64,7 @@ def summary_lines(
         lines += map(SummaryLine, _table(rows[:top]).lines(most))
         if len(rows) > top:
             lines.append(SummaryLine(f"... {len(rows) - top} more (--cudamem-top={len(rows)} shows them)"))
-    lines += _wrapped([total_line(run, measured)], width)
+    lines += _wrapped([total_line(run, measured), *_processes(measured)], width)
     lines += _unchecked(run, width) if run.unenforced or run.unchecked else []
     lines += _wrapped(_retained(run), width)
     lines += _notes(run, width) if run.notes or run.unseen.causes else []
@@ -149,6 +149,18 @@ def total_line(run: RunRecord, measured: Sequence[TestRecord]) -> str:
     partly = f"; {incomplete} measured in part" if incomplete else ""
     said = f"measured {count(len(measured), 'test')} on {devices}" if devices else "nothing was measured"
     return f"{said}{rest}{partly}"
+
+
+def _processes(measured: Sequence[TestRecord], most: int = 3) -> list[str]:
+    """A line for each process of which nothing is known: its test was measured in part."""
+    found = []
+    for test in measured:
+        for window in test.windows:
+            process = window.name.rpartition(": ")[0]
+            if process and not window.complete:
+                why = "".join(window.notes[:1])
+                found.append(one_line(f"measured in part: {test.nodeid}: {process}: {why}"))
+    return [*found[:most], *([f"... {len(found) - most} more"] if len(found) > most else [])]
 
 
 def _together(devices: Sequence[str]) -> list[str]:

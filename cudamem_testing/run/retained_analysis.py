@@ -290,7 +290,7 @@ class RetainedAnalysis:
             SettlingStep("garbage collection", collect_garbage, Verdict.CYCLE, needed=may_be_garbage),
         ]
         if subject.release_frames is not None:
-            steps.insert(0, SettlingStep("frames of the failed test", subject.release_frames, Verdict.TRACEBACK))
+            steps.insert(0, SettlingStep("clearing the test's traceback", subject.release_frames, Verdict.TRACEBACK))
         return [replace(step, action=partial(self._apart, subject, step)) for step in steps]
 
     def _apart(self, subject: LeakSubject, step: SettlingStep) -> None:

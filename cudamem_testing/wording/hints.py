@@ -165,7 +165,8 @@ def _emptied(path: Path, end: str) -> str:
     """Empty the first container of a chain, or drop the object that the last name before it refers to."""
     last = 0
     for place, step in enumerate(path.steps):
-        if step.reference.kind not in _BY_NAME or step.reference.text.startswith("._"):
+        is_fixed = step.reference.text.startswith("._") or _before(path, place) == "ndarray"
+        if step.reference.kind not in _BY_NAME or is_fixed:
             break
         last = place + 1
         if step.type_name in _CONTAINERS:

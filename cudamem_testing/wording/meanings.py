@@ -180,10 +180,10 @@ MEANINGS: dict[Verdict, Meaning] = {
         "cycles.md",
     ),
     Verdict.TRACEBACK: Meaning(
-        "the traceback of the failed test held it; it was released before the next test",
+        "the traceback of the failed or skipped test held it; it was released before the next test",
         "no action needed: released with the failure",
         NOTE,
-        ("the frames of the failed test keep its local variables until pytest has reported it",),
+        ("the frames of a failed or skipped test keep its local variables until pytest has reported it",),
         (
             "no action is needed: fix the failure itself",
             "an exception that the test keeps itself is a leak",

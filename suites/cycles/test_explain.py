@@ -6,8 +6,11 @@ import functools
 import gc
 import inspect
 import re
+import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -215,6 +218,35 @@ def test_plain_objects_are_the_projects_helpers_the_librarys() -> None:
         "torch.Tensor",
     }
     assert [name for name, project in made.items() if not project]
+
+
+WRAPPED = """
+import torch
+
+class Ensemble(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(256))
+        self.step_all = torch.vmap(self.step)
+
+    def step(self, x):
+        return x
+"""
+
+
+def test_a_library_whose_method_torch_wraps_made_the_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = f"{Path(torch.__file__).parents[1]}/ensembles/nn.py"
+    module = types.ModuleType("ensembles.nn")
+    module.__file__ = file
+    monkeypatch.setitem(sys.modules, "ensembles.nn", module)
+    exec(compile(WRAPPED, file, "exec"), module.__dict__)
+    with reference_cycles() as cycles:
+        module.Ensemble()
+    (cycle,) = cycles.found
+    assert (cycle.project, cycle.origin.library) == (False, "ensembles")
+    with reference_cycles() as cycles:
+        torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(4, 4)))
+    assert {cycle.origin.library for cycle in cycles.found} == {"torch"}
 
 
 def test_what_finalizers_break_is_read_before_they_run() -> None:

@@ -162,6 +162,42 @@ def test_a_closure_is_named_by_its_definition(tmp_path: Path, decorators: str) -
     assert found == f"it.py:{2 + decorators.count('@')}: def held(x):"
 
 
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("kept = error", 3),
+        ("kept = None\n    kept = error", 4),
+        ("with raises(ValueError) as kept:\n        pass", 3),
+        ("for kept in errors:\n        pass", 3),
+        ("if (kept := error):\n        pass", 3),
+        ("other, kept = 1, error", 3),
+        ("kept = first\n    kept = second", None),
+        ("pass", None),
+        ("def inner():\n        kept = error", None),
+    ],
+    ids=[
+        "set",
+        "not None",
+        "with",
+        "for",
+        "walrus",
+        "unpacked",
+        "two may have made it",
+        "argument",
+        "another function",
+    ],
+)
+@pytest.mark.parametrize("decorator", ["", "@decorated\n"])
+def test_the_store_to_a_local_variable(tmp_path: Path, body: str, place: int | None, decorator: str) -> None:
+    file = tmp_path / "it.py"
+    file.write_text(f"kept = other\n{decorator}def work(error):\n    {body}\n\ndef last():\n    kept = other\n")
+    frame = Link("kept", (), (str(file), 2, "work"), ("instance", "ValueError"), frame=True)
+    found = Sources(Locator(str(tmp_path))).closed_by(Origin((frame, link("__traceback__"), link("tb_frame"))))
+    number = None if place is None else place + len(decorator.splitlines())
+    line = None if number is None else file.read_text().splitlines()[number - 1].strip()
+    assert found == (None if number is None else f"it.py:{number}: {line}")
+
+
 def test_a_long_line_is_cut(tmp_path: Path) -> None:
     for count, shown in ((68, f"{'x' * 68})"), (69, f"{'x' * 66}...")):
         source = f"class A:\n    def f(self):\n        self.b = B({'x' * count})\n"

@@ -7,7 +7,7 @@ import pytest
 from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.references import Reach
-from cudamem_testing.model.rules import Ignored, Rule, RuleError, parse_rules
+from cudamem_testing.model.rules import LONGEST_PATTERN, Ignored, Rule, RuleError, parse_rules, pattern_of
 from cudamem_testing.model.stacks import Frame
 
 
@@ -84,3 +84,22 @@ def test_ignored_findings_count_for_the_first_matching_rule() -> None:
     )
     assert [one.allocated for one in kept] == ["c.py:3 in g"]
     assert dict(ignored.counts) == {"file: a.py": 2, "function: f": 1}
+
+
+def test_the_pattern_of_a_holder_matches_it_and_its_like() -> None:
+    holder = "ValueError.__traceback__ -> traceback.tb_next -> traceback.tb_next -> traceback.tb_frame -> frame f"
+    assert pattern_of(f"{holder} -> list[0] -> hook 12") == (
+        "ValueError.__traceback__ -> *traceback.tb_frame -> frame f -> list[*] -> hook *"
+    )
+    for tracebacks in (0, 1, 40):
+        other = holder.replace("traceback.tb_next -> " * 2, "traceback.tb_next -> " * tracebacks)
+        assert Rule("holder", pattern_of(holder), "").matches(finding(holder=other))
+    assert not Rule("holder", pattern_of(holder), "").matches(finding(holder=f"{holder}f"))
+
+
+@pytest.mark.parametrize("length", [LONGEST_PATTERN, LONGEST_PATTERN + 1, 1000])
+def test_a_long_pattern_has_a_wildcard_for_its_middle(length: int) -> None:
+    holder = "".join(f"Part{number} -> " for number in range(1000))[:length]
+    pattern = pattern_of(holder)
+    assert (len(pattern) <= LONGEST_PATTERN, "*" in pattern) == (True, length > LONGEST_PATTERN)
+    assert Rule("holder", pattern, "").matches(finding(holder=holder))

@@ -158,7 +158,7 @@ def test_what_ranks_took_is_in_the_record_of_their_test(run_inner):
     assert (found.kind, found.verdict, found.owner) == (Kind.LEAK, Verdict.REACHABLE, "SpawnProcess-1")
     assert "own" in [one.owner for one in inner.test("test_class_with_its_own_run").failing]
     died = inner.window("test_died", "SpawnProcess-1: call")
-    assert (died.complete, died.notes) == (False, ("the process died with exit code -9 before it was judged",))
+    assert (died.complete, died.notes) == (False, ("the process died with exit code -9: what it took is not known",))
     assert inner.test("test_died").notes == ("SpawnProcess-1 died with exit code -9: what it took is not known",)
     assert inner.test("test_still_runs").notes == ("SpawnProcess-1 still runs: what it took is not known",)
     assert inner.test("test_forked").notes == ("child was forked and is not measured: start it with spawn",)

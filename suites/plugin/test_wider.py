@@ -272,12 +272,12 @@ def test_a_failed_test_does_not_give_back_what_fixtures_took(run_inner) -> None:
     }
     assert {whole.start for whole in wholes.values()} == {wholes["test_own"].start}
     assert [message for message, _, _ in told(inner, "test_own")] == [
-        "cudamem: 200.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)",
-        "cudamem: fixture 'closed': 300.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)",
-        "cudamem: fixture 'model': 100.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)",
+        "cudamem: 200.0 KiB retained, then freed by: clearing the test's traceback (1 block, cpu)",
+        "cudamem: fixture 'closed': 300.0 KiB retained, then freed by: clearing the test's traceback (1 block, cpu)",
+        "cudamem: fixture 'model': 100.0 KiB retained, then freed by: clearing the test's traceback (1 block, cpu)",
     ]
     assert [message for message, _, _ in told(inner, "test_nothing")] == [
-        "cudamem: fixture 'model': 100.0 KiB retained, then freed by: frames of the failed test (1 block, cpu)"
+        "cudamem: fixture 'model': 100.0 KiB retained, then freed by: clearing the test's traceback (1 block, cpu)"
     ]
 
 

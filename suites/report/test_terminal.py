@@ -173,6 +173,25 @@ def test_unknown_is_shown_as_such_and_ranked_last() -> None:
         """)
 
 
+def test_processes_of_which_nothing_is_known() -> None:
+    def started(nodeid: str, *names: str) -> TestRecord:
+        test = measured(nodeid, (CPU, 4, 0, 0, 1))
+        unknown = ("the process still runs: what it took is not known",)
+        windows = tuple(Window(f"{name}: call", CPU, complete=False, notes=unknown) for name in names)
+        return test._replace(windows=(*test.windows, *windows))
+
+    run = RunRecord(Environment(("cpu",)), (started("test_one", "Manager-1"), started("test_two", "a b", "c", "d")))
+    assert summary(run, top=0) == exactly("""
+        measured 2 tests on cpu; 2 measured in part
+        measured in part: test_one: Manager-1: the process still runs: what it took is
+          not known
+        measured in part: test_two: a b: the process still runs: what it took is not
+          known
+        measured in part: test_two: c: the process still runs: what it took is not known
+        ... 1 more
+        """)
+
+
 def test_pinned_memory_has_a_row_only_where_it_was_used() -> None:
     host = Device("host")
     run = RunRecord(

@@ -219,9 +219,9 @@ def test_a_view_of_a_part() -> None:
 
 def test_what_a_step_freed() -> None:
     gone = [block(1, 100), block(2, 200, stack=stack(7)), block(3, 50, stack=stack(9))]
-    found = freed_finding(Verdict.TRACEBACK, CPU, 350, 3, "frames of the failed test", gone)
+    found = freed_finding(Verdict.TRACEBACK, CPU, 350, 3, "clearing the test's traceback", gone)
     assert found.severity is Severity.NOTE
-    assert title(found) == "cudamem: 350 B retained, then freed by: frames of the failed test (3 blocks, cpu)"
+    assert title(found) == "cudamem: 350 B retained, then freed by: clearing the test's traceback (3 blocks, cpu)"
     assert [line.split()[3] for line in details(found) if "allocated" in line] == [
         "cache.py:7",
         "cache.py:5",

@@ -47,6 +47,14 @@ def test_a_container_is_emptied_and_a_name_is_set_to_none() -> None:
     assert said(weight) == "delete p.MODEL.layer at the end of the test"
 
 
+def test_the_base_of_an_array_cannot_be_set() -> None:
+    array, base = (Kind.GLOBAL, "ARRAY", "ndarray"), (Kind.ATTRIBUTE, ".base", "Tensor")
+    assert said(path("module p", array, base)) == "set p.ARRAY to None at the end of the test"
+    model, field = (Kind.GLOBAL, "MODEL", "Model"), (Kind.ATTRIBUTE, ".table", "ndarray")
+    assert said(path("module p", model, field, base)) == "set p.MODEL.table to None at the end of the test"
+    assert said(path("module p", model, base)) == "set p.MODEL.base to None at the end of the test"
+
+
 def test_the_first_link_that_is_more_than_a_container_decides() -> None:
     kept_, error = (Kind.GLOBAL, "KEPT", "list"), (Kind.ITEM, "[0]", "ValueError")
     chain = path("module p", kept_, error, (Kind.ATTRIBUTE, ".__traceback__", "traceback"))
