@@ -26,7 +26,7 @@ from cudamem_testing.cycles.memory import Chain, Memory
 from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages, TooLongError
 from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, UNREAD, Cycle, KeptTensor
-from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature
+from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature, tied
 from cudamem_testing.model.sizes import count
 from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
@@ -333,6 +333,7 @@ class _Explanation:
             written,
             harness=harness_of(self._objects[one] for one in chain[:ENDS]),
             plain=is_plain(steps),
+            tied=tied(steps),
             diagram=self._diagram(component, steps, paths, named, group) if self._question.draws else None,
             origin=self._known.origins.of(steps, project_lines(self._question.locator, named)),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.remarks import Remark
+from cudamem_testing.model.remarks import Remark, Tied
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.show.notebook import InNotebook
 
@@ -100,7 +100,7 @@ class Cycle(InNotebook):
     positions; ``plain`` is whether it names builtin containers alone. ``project`` is whether the project made it rather
     than a library, ``harness`` the part of the test harness in it. ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``estimated`` where that follows from blocks which do not agree on it;
-    ``tensors`` is what all of them kept.
+    ``tensors`` is what all of them kept. ``tied`` is what no weak reference breaks in it.
     """
 
     chain: tuple[str, ...]
@@ -115,6 +115,7 @@ class Cycle(InNotebook):
     plain: bool = False
     origin: Origin = field(default=Origin(), compare=False, repr=False)
     estimated: bool = False
+    tied: Tied | None = None
 
     @property
     def bytes(self) -> int:
@@ -158,7 +159,8 @@ class Cycle(InNotebook):
 
         kept = len(self.tensors), self._places()
         closed = self.closed_by, self.hanging
-        return CycleKept(self.chain, self._named, *kept, *closed, times=self.count, estimated=self.estimated)
+        said = CycleKept(self.chain, self._named, *kept, *closed, times=self.count, estimated=self.estimated)
+        return said if self.tied is None else replace(said, tied=self.tied)
 
     @property
     def _named(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 from cudamem_testing import safe_access
 from cudamem_testing.cycles.native import Towards
 from cudamem_testing.model.references import Kind, Reference
+from cudamem_testing.model.remarks import Knot, Tied
 from cudamem_testing.objects.names import RUNNING, clean, key_text, tensor_name, type_word
 from cudamem_testing.objects.references import edges_towards, label
 from cudamem_testing.objects.tensors import is_tensor
@@ -102,6 +103,20 @@ def _text(step: Hop) -> str:
         if any(type(key) is str and key == name for key, _ in pairs):
             return f".__dict__[{key_text(name)}]"
     return text or "(internal)"
+
+
+def tied(steps: Sequence[Hop]) -> Tied | None:
+    """What no weak reference breaks in a cycle."""
+    first = steps[0]
+    if safe_access.is_a(first.holder, type):
+        return Tied(Knot.CLASS, clean(safe_access.class_name(first.holder)))
+    if type(first.holder) is types.FunctionType and first.referent is first.holder:
+        return Tied(Knot.FUNCTION, clean(safe_access.plain_text(first.holder.__name__)))
+    if any(type(step.holder) is types.TracebackType for step in steps):
+        for step in steps:
+            if type(step.holder) is types.FrameType and step.reference.kind is Kind.LOCAL:
+                return Tied(Knot.ERROR, step.reference.name, clean(step.holder.f_code.co_name))
+    return None
 
 
 def name_along(steps: Sequence[Hop]) -> str:

@@ -18,7 +18,7 @@ from cudamem_testing.model.pools import Pool, PoolUse
 from cudamem_testing.model.recovery import NotRecovered as NotRecovered
 from cudamem_testing.model.recovery import NotTried as NotTried
 from cudamem_testing.model.references import Doubt, Path
-from cudamem_testing.model.remarks import Remark
+from cudamem_testing.model.remarks import Remark, Tied
 from cudamem_testing.model.retained import Allocation as Allocation
 from cudamem_testing.model.retained import RetainedBlock as RetainedBlock
 from cudamem_testing.model.stacks import Frame
@@ -181,7 +181,7 @@ class CycleKept:
     ``chain`` has its objects and references and ends with the first object; ``hanging`` is the number of other cycles
     connected to it. It was found ``times`` times, or about as often where that is ``estimated``; such cycles kept
     ``at_once`` bytes together, and ``small`` bytes of other garbage were not examined. ``library`` made the cycle, if
-    not the project; a rule that ignores it matches ``pattern``.
+    not the project; a rule that ignores it matches ``pattern``. ``tied`` is what no weak reference breaks.
     """
 
     chain: tuple[str, ...]
@@ -197,6 +197,7 @@ class CycleKept:
     pattern: str = ""
     small: int = 0
     estimated: bool = False
+    tied: Tied | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from cudamem_testing.model.facts import CycleKept, KeptBy, NotExplained
 from cudamem_testing.model.findings import Finding, Verdict
+from cudamem_testing.model.remarks import Knot
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.wording.meanings import MEANINGS
 from cudamem_testing.wording.remarks import remark
@@ -13,10 +12,15 @@ from cudamem_testing.wording.remarks import remark
 #: Widest line of a chain, in characters, and most lines that it may take.
 WIDTH, CHAIN_LINES = 100, 4
 ARROW = " -> "
-#: Pieces of a chain from a function over its closure to itself.
-FUNCTION_IN_ITSELF = 4
 WHOLE = "the fixture reference_cycles reads all of it"
 STOPPED = "not read to the end, which may take 1 ms for known garbage and 10 ms for new"
+_ADVICE = {
+    Knot.CLASS: "a class always refers to itself: define {name} outside the function, and pass it what its methods use",
+    Knot.FUNCTION: (
+        "{name} refers to itself through its closure: define it outside the function, or pass it as an argument"
+    ),
+    Knot.ERROR: "an error refers to the frames it passed: del {name} at the end of {function}()",
+}
 SMALL = "earlier garbage was smaller than the ignored size and was not examined: it freed {size}"
 
 
@@ -36,20 +40,8 @@ def cycle_kept(finding: Finding, fact: CycleKept) -> list[str]:
 
 
 def _advice(fact: CycleKept) -> str:
-    """What to do about a cycle that no weak reference breaks; empty for others."""
-    chain = fact.chain
-    if fact.remark is not None or not chain:
-        return ""
-    word, _, name = chain[0].partition(" ")
-    if word == "class" and chain[-1] == chain[0]:
-        return f"a class always refers to itself: define {name} outside the function, and pass it what its methods use"
-    if word == "function" and chain[-1] == chain[0] and len(chain) == FUNCTION_IN_ITSELF:
-        return f"{name} refers to itself through its closure: define it outside the function, or pass it as an argument"
-    for piece, following in pairwise(chain):
-        if piece.startswith("frame ") and following.startswith("local ") and "traceback.tb_frame" in chain:
-            variable, function = following.split("'")[1], piece.removeprefix("frame ")
-            return f"an error refers to the frames it passed: del {variable} at the end of {function}()"
-    return ""
+    """What to do about a cycle that no weak reference breaks; empty for others, and for those of others."""
+    return "" if fact.tied is None or fact.remark is not None else _ADVICE[fact.tied.knot].format(**fact.tied._asdict())
 
 
 def not_explained(finding: Finding, fact: NotExplained) -> list[str]:
