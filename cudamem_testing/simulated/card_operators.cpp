@@ -2,6 +2,7 @@
 #include "card_attention.h"
 #include "card_kernels.h"
 #include "card_recurrent.h"
+#include "card_typed_calls.h"
 
 namespace cudamem {
 
@@ -9,10 +10,41 @@ namespace {
 Registered& registered = *new Registered;
 }
 
+template <typename Function>
+void put_typed(const char* name, Function* kernel) {
+  registered.put(std::string("aten::") + name, c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
+}
+
+// Every type takes long to compile.
+using At = const at::Tensor&;
+using Number = const c10::Scalar&;
+using Dims = c10::IntArrayRef;
+using MaybeDims = c10::OptionalIntArrayRef;
+using Two = std::tuple<at::Tensor, at::Tensor>;
+template void put_typed(const char*, at::Tensor (*)(At));
+template void put_typed(const char*, at::Tensor (*)(At, At));
+template void put_typed(const char*, at::Tensor (*)(At, Number));
+template void put_typed(const char*, at::Tensor (*)(At, At, Number));
+template void put_typed(const char*, at::Tensor (*)(At, At, At, Number));
+template void put_typed(const char*, at::Tensor (*)(At, At, At, Number, Number));
+template void put_typed(const char*, at::Tensor (*)(At, int64_t));
+template void put_typed(const char*, at::Tensor (*)(At, At, int64_t));
+template void put_typed(const char*, at::Tensor (*)(At, int64_t, At, bool));
+template void put_typed(const char*, at::Tensor (*)(At, int64_t, MaybeType));
+template void put_typed(const char*, at::Tensor (*)(At, Dims, bool));
+template void put_typed(const char*, at::Tensor (*)(At, MaybeDims, bool, MaybeType));
+template void put_typed(const char*, at::Tensor (*)(At, std::optional<int64_t>, bool));
+template void put_typed(const char*, at::Tensor (*)(At, c10::string_view));
+template void put_typed(const char*, at::Tensor (*)(At, At, c10::string_view));
+template void put_typed(const char*, Two (*)(At, Dims, Dims, Dims, Dims, bool));
+template void put_typed(const char*, Two (*)(At, std::optional<bool>, int64_t, bool));
+template void put_typed(const char*, Two (*)(At, int64_t, int64_t, bool, bool));
+
 void put_operators() {
   using c10::DispatchKey;
   registered.put_everywhere(DispatchKey::CUDA, boxed<&fall_back>());
   register_kernels(registered);
+  put_structured();
   registered.put_everywhere(DispatchKey::SparseCUDA, boxed<&no_sparse>());
   registered.put_everywhere(DispatchKey::SparseCsrCUDA, boxed<&no_sparse>());
   registered.put_everywhere(DispatchKey::NestedTensorCUDA, boxed<&no_nested>());

@@ -35,6 +35,10 @@ using Rule = void (*)(const std::vector<Argument>&);
 // What says which temporary memory an operator takes; null for those that take none.
 Rule rule_of(const std::string& name);
 
+// --- card_structured.cpp ---
+
+void put_structured();
+
 // --- card_operators.cpp ---
 
 void put_operators();

@@ -39,6 +39,7 @@ LIBRARY = Library(
     (
         "card_operators.cpp",  # takes longest, so it starts first
         "simulated_card.cpp",
+        "card_structured.cpp",
         "../recorders/codes.h",
         "../recorders/cpu_stacks.h",
         "../recorders/trap.h",
@@ -58,6 +59,9 @@ LIBRARY = Library(
         "card_sorting.h",
         "card_stacks.h",
         "card_streams.h",
+        "card_structured.h",
+        "card_typed.h",
+        "card_typed_calls.h",
         "card_versions.h",
     ),
     "c++20",
