@@ -1,5 +1,6 @@
 // Operators of simulated cards: registered with torch's dispatcher, and removed again.
 #include "card_attention.h"
+#include "card_cudnn.h"
 #include "card_kernels.h"
 #include "card_recurrent.h"
 #include "card_typed_calls.h"
@@ -44,6 +45,7 @@ void put_operators() {
   using c10::DispatchKey;
   registered.put_everywhere(DispatchKey::CUDA, boxed<&fall_back>());
   register_kernels(registered);
+  register_cudnn(registered);
   put_structured();
   registered.put_everywhere(DispatchKey::SparseCUDA, boxed<&no_sparse>());
   registered.put_everywhere(DispatchKey::SparseCsrCUDA, boxed<&no_sparse>());
@@ -64,6 +66,9 @@ void put_operators() {
     auto* const made = new Registered;
     made->define("cudamem_card::on_host(Tensor tensor) -> Tensor");
     made->put("cudamem_card::on_host", boxed<&on_host>(), std::nullopt);
+    made->define(
+        "cudamem_card::convolution_workspaces(Tensor x, Tensor weight, Tensor result, int[] stride, int[] padding, "
+        "int[] dilation, bool transposed, int[] output_padding, int groups, bool last) -> int[]");
     made->define("cudamem_card::all_on_host(Tensor[] tensors) -> Tensor[]");
     made->put("cudamem_card::all_on_host", boxed<&all_on_host>(), std::nullopt);
     return made;

@@ -15,6 +15,7 @@
 namespace cudamem {
 
 using StreamId = int64_t;
+inline int64_t processors = 132;  // of a card
 using Context = std::shared_ptr<void>;  // the stack of a record
 
 // --- simulated_card.cpp ---

@@ -46,6 +46,7 @@ LIBRARY = Library(
         "card_allocator.h",
         "card_arguments.h",
         "card_attention.h",
+        "card_cudnn.h",
         "card_driver.h",
         "card_fallback.h",
         "card_hooks.h",

@@ -172,6 +172,7 @@ def counted() -> dict[str, list[int]]:
     """Bytes of the result, at the peak, and how many blocks were allocated, by case."""
     found = {}
     t = {name: one.expand(64, *one.shape).contiguous() for name, one in given("cuda").items()}
+    t["x"], t["w"] = torch.ones(2, 8, 32, 32, device="cuda"), torch.ones(16, 8, 3, 3, device="cuda")
     t["flat"] = torch.ones(512, 512, device="cuda")
     _ = t["flat"] @ t["flat"]  # the workspace stays
     cases: dict[str, Case] = {
@@ -183,6 +184,9 @@ def counted() -> dict[str, list[int]]:
         ),
         "sum": lambda t: t["flat"].sum(),
         "mse_loss": lambda t: functional.mse_loss(t["a"], t["b"]),
+        "convolution": lambda t: functional.conv2d(t["x"], t["w"], padding=1),
+        "convolution again": lambda t: functional.conv2d(t["x"], t["w"], padding=1),
+        "convolution of columns": lambda t: functional.conv2d(t["x"].transpose(2, 3), t["w"]),
     }
     for name, case in cases.items():
         torch.cuda.reset_peak_memory_stats()
