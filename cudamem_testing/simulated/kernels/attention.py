@@ -6,7 +6,7 @@ Which of them runs is decided in ``card_attention.h``. Recorded on an H200 with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ from cudamem_testing.torch_api import cuda_build
 
 Tensor = torch.Tensor
 FLOAT = torch.float32
+#: The CPU's kernels, with which it computes attention where it can.
+FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
@@ -58,7 +61,7 @@ class _Attention:
         sums = empty(query, (b, h, length, 1), FLOAT) if logsumexp else empty(query, (0,), FLOAT)
         if length > 1:
             self._memory.passing(query, 256)
-        self._forward(out, seed, query, key, value, bias, dropout, causal, scale)
+        self._forward(out, sums, seed, query, key, value, bias, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], seed, offset, None
 
     def cudnn_backward(
@@ -87,7 +90,7 @@ class _Attention:
         if key.shape[1] != h:  # each head of the query has its own part of what heads of the key share
             workspace += b * h * key.shape[2] * (width + value.shape[-1]) * key.element_size()
         self._memory.passing(query, workspace)
-        self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
+        self._backward(grads, grad, out, logsumexp, seed, query, key, value, bias, dropout, causal, scale)
         return tuple(grads)
 
     # --- flash attention ---
@@ -112,7 +115,7 @@ class _Attention:
             self._memory.passing(query, 4 * parts * b * h * length, 4 * parts * b * h * length * columns)
         state = empty(query, (2,), torch.uint64)
         unused = empty(query, (), torch.uint64)
-        self._forward(out, state, query, key, value, None, dropout, causal, scale)
+        self._forward(out, sums, state, query, key, value, None, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], state, unused, empty(query, (0,))
 
     def _flash_parts(self, heads: int, length: int, keys: int, width: int) -> int:
@@ -165,7 +168,7 @@ class _Attention:
             4 * b * h * steps * columns,
             2 * b * h * key.shape[2] * width * key.element_size() if expanded else 0,
         )
-        self._backward(grads, grad, state, query, key, value, None, dropout, causal, scale)
+        self._backward(grads, grad, out, logsumexp, state, query, key, value, None, dropout, causal, scale)
         return tuple(grads)
 
     # --- the memory-efficient kernel ---
@@ -188,7 +191,7 @@ class _Attention:
         if query.dtype is not FLOAT and value.shape[-1] > 128:  # the result is added up in full precision
             self._memory.passing(query, 4 * out.numel())
         seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-        self._forward(out, seed, query, key, value, bias, dropout, causal, scale)
+        self._forward(out, sums, seed, query, key, value, bias, dropout, causal, scale)
         return out, sums, seed, offset
 
     def efficient_backward(
@@ -220,7 +223,7 @@ class _Attention:
         delta = empty(query, (b, h, length), FLOAT)
         self._memory.passing(query, b * h * _efficient_workspace(length, key.shape[2], width, value.shape[-1], half))
         del held, delta
-        self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
+        self._backward(grads, grad, out, logsumexp, seed, query, key, value, bias, dropout, causal, scale)
         return tuple(grads)
 
     # --- values ---
@@ -228,6 +231,7 @@ class _Attention:
     def _forward(
         self,
         out: Tensor,
+        sums: Tensor,
         seed: Tensor,
         query: Tensor,
         key: Tensor,
@@ -239,18 +243,25 @@ class _Attention:
     ) -> None:
         if not self._memory.values:
             return
-        host = self._memory.host
-        q, k, v = host(query), host(key), host(value)
+        into, into_sums, q, k, v, *biases = self._memory.hosts([out, sums, query, key, value, *_given(bias)])
+        mask = biases[0] if biases else None
+        if _is_fused(q, k, v, mask, dropout):
+            result, logsumexp = FUSED(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+            into.copy_(result)
+            if into_sums.numel():
+                _rows(into_sums, q).copy_(logsumexp)
+            return
         if dropout:
             drawn = int(torch.randint(2**62, (), device=query.device).item())
-            host(seed).view(torch.int64).fill_(drawn)
-        result = _attend(q, k, v, None if bias is None else host(bias), self._kept(seed, q, k, dropout), causal, scale)
-        host(out).copy_(result)
+            self._memory.host(seed).view(torch.int64).fill_(drawn)
+        into.copy_(_attend(q, k, v, mask, self._kept(seed, q, k, dropout), causal, scale))
 
     def _backward(
         self,
         grads: list[Any],
         grad: Tensor,
+        out: Tensor,
+        sums: Tensor,
         seed: Tensor,
         query: Tensor,
         key: Tensor,
@@ -262,13 +273,17 @@ class _Attention:
     ) -> None:
         if not self._memory.values:
             return
-        host = self._memory.host
-        q, k, v, g = (host(one).float() for one in (query, key, value, grad))
-        mask = None if bias is None else host(bias)
-        found = _attend_backward(q, k, v, g, mask, self._kept(seed, q, k, dropout), causal, scale)
-        for into, one in zip(grads, found, strict=False):
-            if into is not None:
-                host(into).copy_(one.sum_to_size(into.shape))
+        found: Sequence[Tensor]
+        g, o, s, q, k, v, *biases = self._memory.hosts([grad, out, sums, query, key, value, *_given(bias)])
+        mask = biases[0] if biases else None
+        if _is_fused(q, k, v, mask, dropout) and grads[3:] in ([], [None]):
+            found = FUSED_BACKWARD(g, q, k, v, o, _rows(s, q), 0.0, causal, attn_mask=mask, scale=scale)
+        else:
+            kept = self._kept(seed, q, k, dropout)
+            found = _attend_backward(q.float(), k.float(), v.float(), g.float(), mask, kept, causal, scale)
+        wanted = [(into, one) for into, one in zip(grads, found, strict=False) if into is not None]
+        for into, (_, one) in zip(self._memory.hosts([into for into, _ in wanted]), wanted, strict=True):
+            into.copy_(one if one.shape == into.shape else one.sum_to_size(into.shape))
 
     def _kept(self, seed: Tensor, query: Tensor, key: Tensor, dropout: float) -> Tensor | None:
         """What dropout keeps of the weights, scaled; the same in forward and backward."""
@@ -278,6 +293,21 @@ class _Attention:
         generator = torch.Generator().manual_seed(drawn)
         shape = (*query.shape[:3], key.shape[2])
         return torch.empty(shape).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+
+
+def _given(tensor: Tensor | None) -> list[Tensor]:
+    return [] if tensor is None else [tensor]
+
+
+def _is_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> bool:
+    """Whether the CPU has a kernel for it: the same number of heads, all as wide, and nothing dropped."""
+    plain = not dropout and q.shape[1] == k.shape[1] and q.shape[-1] == v.shape[-1]
+    return plain and (bias is None or (bias.dtype is q.dtype and bias.dim() == q.dim()))
+
+
+def _rows(sums: Tensor, query: Tensor) -> Tensor:
+    """The sums of the rows of a query, of which a card's kernel keeps some more."""
+    return sums.view(*query.shape[:2], -1)[..., : query.shape[2]]
 
 
 def _efficient_workspace(length: int, keys: int, width: int, value_width: int, half: bool) -> int:
