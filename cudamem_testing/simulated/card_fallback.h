@@ -130,6 +130,20 @@ inline void settle(const at::Tensor& shown, const at::Tensor& card) {
   }
 }
 
+inline at::Tensor copied_to_card(const at::Tensor& tensor) {
+  at::Tensor made = tensor.is_non_overlapping_and_dense()
+                        ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
+                        : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
+  if (has_values()) {
+    if (tensor.is_non_overlapping_and_dense()) {
+      std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());
+    } else {
+      host(made).copy_(tensor);
+    }
+  }
+  return made;
+}
+
 // What is the same for all calls of an operator.
 struct Known {
   Rule rule;
@@ -296,17 +310,7 @@ class Call {
       return made;
     }
     if (tensor._is_zerotensor()) return zeros_without_memory(tensor);
-    at::Tensor made = tensor.is_non_overlapping_and_dense()
-                          ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
-                          : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
-    if (values_) {
-      if (tensor.is_non_overlapping_and_dense()) {
-        std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());
-      } else {
-        host(made).copy_(tensor);
-      }
-    }
-    return made;
+    return copied_to_card(tensor);
   }
 
   // Autograd's zeros have a shape and no memory.

@@ -277,7 +277,7 @@ inline void register_kernels(Registered& registered) {
   put("record_stream", boxed<&record_stream>());
   put("native_dropout", boxed<&dropout>());
   // Operators that torch would decompose, but for which CUDA has a kernel.
-  for (const char* name : {"mish_backward", "native_layer_norm", "addr", "addr.out", "any.dims", "any.dims_out", "all.dims",
+  for (const char* name : {"mish_backward", "addr", "addr.out", "any.dims", "any.dims_out", "all.dims",
                            "all.dims_out"}) {
     put(name, boxed<&fall_back>());
   }

@@ -1,6 +1,7 @@
 // Operators of simulated cards: registered with torch's dispatcher, and removed again.
 #include "card_attention.h"
 #include "card_cudnn.h"
+#include "card_host_kernels.h"
 #include "card_kernels.h"
 #include "card_recurrent.h"
 #include "card_typed_calls.h"
@@ -47,6 +48,7 @@ void put_operators() {
   register_kernels(registered);
   register_cudnn(registered);
   put_structured();
+  register_on_host(registered);
   registered.put_everywhere(DispatchKey::SparseCUDA, boxed<&no_sparse>());
   registered.put_everywhere(DispatchKey::SparseCsrCUDA, boxed<&no_sparse>());
   registered.put_everywhere(DispatchKey::NestedTensorCUDA, boxed<&no_nested>());

@@ -50,6 +50,7 @@ LIBRARY = Library(
         "card_driver.h",
         "card_fallback.h",
         "card_hooks.h",
+        "card_host_kernels.h",
         "card_kernels.h",
         "card_linalg.h",
         "card_memory.h",

@@ -85,6 +85,12 @@ CASES: dict[str, Case] = {
     "topk": lambda t: t["a"].topk(2),
     "pool": lambda t: functional.max_pool2d(t["a"][None, None], 2, return_indices=True),
     "losses": lambda t: [functional.mse_loss(t["a"], t["b"], reduction=one) for one in ("none", "sum", "mean")],
+    "layer norm": lambda t: functional.layer_norm(t["a"].t(), (4,), t["row"], t["row"]),
+    "where": lambda t: torch.where(t["i"] > 1, t["a"], 0.0) + torch.where(t["j"] > 1, t["b"].double(), t["row"]),
+    "embedding": lambda t: functional.embedding(t["i"], t["a"]),
+    "index_select": lambda t: t["a"].index_select(1, t["j"].diagonal()),
+    "max and min": lambda t: (t["a"].max(), t["i"].min()),
+    "abs": lambda t: (t["a"] - 0.5).abs() + torch.view_as_complex(t["b"].view(4, 2, 2)).abs().repeat(1, 2),
     "softmax": lambda t: (t["a"].softmax(0), t["a"].log_softmax(-1)),
 }
 INPLACE: dict[str, Case] = {
@@ -92,6 +98,9 @@ INPLACE: dict[str, Case] = {
     "sub_": lambda t: t["a"].sub_(t["row"]),
     "mul_": lambda t: t["a"].mul_(0.5),
     "div_": lambda t: t["a"].div_(t["b"]),
+    "fill_": lambda t: t["a"].fill_(3),
+    "bitwise_": lambda t: t["i"].bitwise_and_(t["j"]).bitwise_or_(t["j"].t()),
+    "out of abs that grows": lambda t: torch.abs(t["a"], out=t["none"]),
     "relu_": lambda t: t["a"].sub_(0.5).relu_(),
     "clamp_": lambda t: t["a"].clamp_(0.25, 0.5),
     "addcmul_": lambda t: t["a"].addcmul_(t["b"], t["b"]),
@@ -104,6 +113,7 @@ ERRORS: dict[str, Case] = {
     "matrices": lambda t: t["a"] @ t["a"][:3],
     "a dimension": lambda t: t["a"].sum(5),
     "a type": lambda t: t["i"].mul_(0.5),
+    "a layer": lambda t: functional.layer_norm(t["a"], (3,)),
     "grows in place": lambda t: t["row"].mul_(t["a"]),
     "not differentiable": lambda t: t["a"].requires_grad_().add_(1),
 }
