@@ -47,6 +47,26 @@ inline at::Tensor in_order(const at::Tensor& tensor, bool last) {
   return is ? at::Tensor() : empty_in_order(tensor, tensor.sizes(), last);
 }
 
+// What Python says of a kind of call: asked once.
+using Key = std::vector<int64_t>;
+inline void add(Key& key, c10::IntArrayRef values) {
+  key.push_back(static_cast<int64_t>(values.size()));
+  key.insert(key.end(), values.begin(), values.end());
+}
+inline std::vector<int64_t> ask_once(const c10::OperatorHandle& ask, Key key, Stack stack) {
+  static auto& known = *new std::map<Key, std::vector<int64_t>>;
+  static auto& mutex = *new std::mutex;
+  key.push_back(reinterpret_cast<int64_t>(&ask.operator_name()));
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+  }
+  ask.redispatchBoxed(kCardKeys, &stack);
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known[key] = stack.back().toIntVector();
+}
+
 // How a convolution is called: six arguments of its operator.
 class Convolution {
  public:
@@ -73,27 +93,12 @@ class Convolution {
   }
 
   // Bytes that it and its two gradients need while they are computed.
-  std::array<int64_t, 3> workspaces(const at::Tensor& result) const {
-    using Key = std::vector<int64_t>;
-    static auto& known = *new std::map<Key, std::array<int64_t, 3>>;
-    static auto& mutex = *new std::mutex;
-    Key key = {static_cast<int64_t>(x_.scalar_type()), last, transposed_, groups_};
-    for (const c10::IntArrayRef each : {x_.sizes(), weight_.sizes(), result.sizes()}) key.insert(key.end(), each.begin(), each.end());
-    for (const auto& each : how_) {
-      key.push_back(static_cast<int64_t>(each.size()));
-      key.insert(key.end(), each.begin(), each.end());
-    }
-    {
-      const std::lock_guard<std::mutex> lock(mutex);
-      const auto found = known.find(key);
-      if (found != known.end()) return found->second;
-    }
+  std::vector<int64_t> workspaces(const at::Tensor& result) const {
     static const auto ask = operator_of("cudamem_card::convolution_workspaces");
-    Stack stack = {x_, weight_, result, how_[0], how_[1], how_[2], transposed_, how_[3], groups_, last};
-    ask.redispatchBoxed(kCardKeys, &stack);
-    const std::vector<int64_t> said = stack.back().toIntVector();
-    const std::lock_guard<std::mutex> lock(mutex);
-    return known[key] = {said.at(0), said.at(1), said.at(2)};
+    Key key = {static_cast<int64_t>(x_.scalar_type()), last, transposed_, groups_};
+    for (const c10::IntArrayRef each : {x_.sizes(), weight_.sizes(), result.sizes()}) add(key, each);
+    for (const auto& each : how_) add(key, each);
+    return ask_once(ask, std::move(key), {x_, weight_, result, how_[0], how_[1], how_[2], transposed_, how_[3], groups_, last});
   }
 
  private:

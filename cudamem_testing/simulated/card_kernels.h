@@ -88,7 +88,11 @@ class Taken {
   Taken(const c10::OperatorHandle& op, Stack* stack) : stack_(*stack), count_(op.schema().arguments().size()) {}
   const c10::IValue& operator[](size_t at) const { return stack_[stack_.size() - count_ + at]; }
   at::Tensor self() const { return (*this)[0].toTensor(); }
-  Stack all() const { return {stack_.end() - static_cast<int64_t>(count_), stack_.end()}; }
+  Stack all() const { return part(0, count_); }
+  Stack part(size_t first, size_t number) const {
+    const auto start = stack_.end() - static_cast<int64_t>(count_ - first);
+    return {start, start + static_cast<int64_t>(number)};
+  }
   void leave(c10::IValue result) {
     stack_.resize(stack_.size() - count_);
     stack_.push_back(std::move(result));

@@ -2,6 +2,7 @@
 #include "card_attention.h"
 #include "card_cudnn.h"
 #include "card_host_kernels.h"
+#include "card_layers.h"
 #include "card_kernels.h"
 #include "card_recurrent.h"
 #include "card_typed_calls.h"
@@ -47,6 +48,8 @@ void put_operators() {
   registered.put_everywhere(DispatchKey::CUDA, boxed<&fall_back>());
   register_kernels(registered);
   register_cudnn(registered);
+  registered.put("aten::_cudnn_rnn", boxed<&layers_forward>());
+  registered.put("aten::_cudnn_rnn_backward", boxed<&layers_backward>());
   put_structured();
   register_on_host(registered);
   registered.put_everywhere(DispatchKey::SparseCUDA, boxed<&no_sparse>());
@@ -71,6 +74,13 @@ void put_operators() {
     made->define(
         "cudamem_card::convolution_workspaces(Tensor x, Tensor weight, Tensor result, int[] stride, int[] padding, "
         "int[] dilation, bool transposed, int[] output_padding, int groups, bool last) -> int[]");
+    const std::string how = "int mode, int hidden, int projected, int layers, bool batch_first, float dropout, bool train, "
+                            "bool both_ways, int[] batch_sizes";
+    const std::string given = "Tensor x, Tensor[] weights, int stride, Tensor hx, Tensor? cx, Tensor out, ";
+    made->define(("cudamem_card::recurrent_sizes(Tensor x, Tensor[] weights, " + how + ") -> int[]").c_str());
+    made->define(("cudamem_card::recurrent_steps(" + given + "Tensor last, Tensor cell, Tensor reserve, " + how + ") -> ()").c_str());
+    made->define(("cudamem_card::recurrent_steps_backward(" + given + "Tensor? grad, Tensor? grad_last, Tensor? grad_cell, Tensor reserve, "
+                  "Tensor into_x, Tensor into_hx, Tensor? into_cx, Tensor flat, " + how + ") -> ()").c_str());
     made->define("cudamem_card::all_on_host(Tensor[] tensors) -> Tensor[]");
     made->put("cudamem_card::all_on_host", boxed<&all_on_host>(), std::nullopt);
     return made;

@@ -52,6 +52,7 @@ LIBRARY = Library(
         "card_hooks.h",
         "card_host_kernels.h",
         "card_kernels.h",
+        "card_layers.h",
         "card_linalg.h",
         "card_memory.h",
         "card_parts.h",
