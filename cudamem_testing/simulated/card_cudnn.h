@@ -2,11 +2,11 @@
 // (kernels/convolution.py). Recorded on an H200 with torch 2.11 and cuDNN 9.19.
 #pragma once
 
+#include "card_kernels.h"
+
 #include <ATen/ops/sum_ops.h>
 
 #include <map>
-
-#include "card_kernels.h"
 
 namespace cudamem {
 
@@ -30,6 +30,13 @@ inline bool is_last(const at::Tensor& tensor) {
 
 inline c10::OperatorHandle operator_of(const char* name, const char* overload = "") {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
+
+inline at::Tensor maybe(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+inline c10::IValue or_none(const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); }
+
+inline at::Tensor empty_on_card(c10::IntArrayRef size, at::ScalarType type) {
+  return at::detail::empty_generic(size, &allocator_of_card(), kCardKeys, type, {});
 }
 
 inline at::MemoryFormat format_of(bool last, size_t dims) {
@@ -177,20 +184,16 @@ inline int64_t channel_sums_size(const at::Tensor& x, bool forward) {
 
 inline at::Tensor empty_like(const at::Tensor& tensor) { return at::_ops::empty_like::call(tensor, {}, {}, {}, {}, {}); }
 
-inline at::Tensor empty_of(int64_t size, at::ScalarType type) {
-  return at::detail::empty_generic({size}, &allocator_of_card(), kCardKeys, type, {});
-}
-
 inline void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   Taken given(op, stack);
   const at::Tensor x = given.self(), weight = given[1].toTensor();
   const bool training = given[5].toBool();
   const OnCard on(x.device());
   const at::Tensor out = empty_like(x);
-  const auto kept = [&] { return empty_of(training ? x.size(1) : 0, weight.scalar_type()); };
+  const auto kept = [&] { return empty_on_card({training ? x.size(1) : 0}, weight.scalar_type()); };
   const at::Tensor mean = kept(), scale = kept();
   if (training && !x.is_contiguous()) passing({channel_sums_size(x, true)});
-  const at::Tensor reserve = empty_of(0, at::kByte);
+  const at::Tensor reserve = empty_on_card({0}, at::kByte);
   if (has_values()) {
     static const auto on_host = operator_of("aten::native_batch_norm", "out");
     Stack all = given.all();

@@ -241,7 +241,7 @@ class Registered {
   void put_everywhere(c10::DispatchKey key, c10::KernelFunction kernel) {
     keep(dispatcher().registerFallback(key, std::move(kernel), kBy));
   }
-  void define(const char* schema) { keep(dispatcher().registerDef(torch::jit::parseSchema(schema), kBy)); }
+  void define(const std::string& schema) { keep(dispatcher().registerDef(torch::jit::parseSchema(schema), kBy)); }
   void clear() { all_.clear(); }
 
  private:

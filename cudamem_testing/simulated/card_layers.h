@@ -191,12 +191,6 @@ inline int64_t elements_of(const std::vector<at::Tensor>& tensors) {
   return number;
 }
 
-inline at::Tensor maybe(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
-
-inline at::Tensor empty_on_card(c10::IntArrayRef size, at::ScalarType type) {
-  return at::detail::empty_generic(size, &allocator_of_card(), kCardKeys, type, {});
-}
-
 inline void layers_forward(const c10::OperatorHandle& op, Stack* stack) {
   Taken given(op, stack);
   const at::Tensor x = given.self(), hx = given[4].toTensor(), cx = maybe(given[5]);
@@ -238,7 +232,7 @@ inline void layers_forward(const c10::OperatorHandle& op, Stack* stack) {
       if (for_backward) KeptByLibrary::put(reserve.storage(), std::move(all));
     } else {
       static const auto by_steps = operator_of("cudamem_card::recurrent_steps");
-      Stack all = {x, weights, given[2], hx, cx.defined() ? c10::IValue(cx) : c10::IValue(), out, last, cell, reserve};
+      Stack all = {x, weights, given[2], hx, or_none(cx), out, last, cell, reserve};
       all.insert(all.end(), layers.how.begin(), layers.how.end());
       by_steps.redispatchBoxed(kCardKeys, &all);
     }
@@ -278,7 +272,6 @@ inline void layers_backward(const c10::OperatorHandle& op, Stack* stack) {
       lstm.backward(kept ? *kept : lstm.forward(true), host(grad), host(grad_last), host(grad_cell), host(steps_first), host(into_hx), host(into_cx), host(flat));
     } else {
       static const auto by_steps = operator_of("cudamem_card::recurrent_steps_backward");
-      const auto or_none = [](const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); };
       Stack all = {x, weights, given[2], hx, or_none(cx), out, or_none(grad), or_none(grad_last), or_none(grad_cell), reserve,
                    steps_first, into_hx, or_none(into_cx), flat};
       all.insert(all.end(), layers.how.begin(), layers.how.end());

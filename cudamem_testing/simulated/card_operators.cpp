@@ -1,4 +1,5 @@
 // Operators of simulated cards: registered with torch's dispatcher, and removed again.
+#include "card_attend.h"
 #include "card_attention.h"
 #include "card_cudnn.h"
 #include "card_host_kernels.h"
@@ -48,6 +49,8 @@ void put_operators() {
   registered.put_everywhere(DispatchKey::CUDA, boxed<&fall_back>());
   register_kernels(registered);
   register_cudnn(registered);
+  registered.put("aten::_scaled_dot_product_efficient_attention", boxed<&efficient>());
+  registered.put("aten::_scaled_dot_product_efficient_attention_backward", boxed<&efficient_backward>());
   registered.put("aten::_cudnn_rnn", boxed<&layers_forward>());
   registered.put("aten::_cudnn_rnn_backward", boxed<&layers_backward>());
   put_structured();
@@ -77,10 +80,18 @@ void put_operators() {
     const std::string how = "int mode, int hidden, int projected, int layers, bool batch_first, float dropout, bool train, "
                             "bool both_ways, int[] batch_sizes";
     const std::string given = "Tensor x, Tensor[] weights, int stride, Tensor hx, Tensor? cx, Tensor out, ";
-    made->define(("cudamem_card::recurrent_sizes(Tensor x, Tensor[] weights, " + how + ") -> int[]").c_str());
-    made->define(("cudamem_card::recurrent_steps(" + given + "Tensor last, Tensor cell, Tensor reserve, " + how + ") -> ()").c_str());
-    made->define(("cudamem_card::recurrent_steps_backward(" + given + "Tensor? grad, Tensor? grad_last, Tensor? grad_cell, Tensor reserve, "
-                  "Tensor into_x, Tensor into_hx, Tensor? into_cx, Tensor flat, " + how + ") -> ()").c_str());
+    made->define("cudamem_card::recurrent_sizes(Tensor x, Tensor[] weights, " + how + ") -> int[]");
+    made->define("cudamem_card::recurrent_steps(" + given + "Tensor last, Tensor cell, Tensor reserve, " + how + ") -> ()");
+    made->define("cudamem_card::recurrent_steps_backward(" + given + "Tensor? grad, Tensor? grad_last, Tensor? grad_cell, Tensor reserve, "
+                  "Tensor into_x, Tensor into_hx, Tensor? into_cx, Tensor flat, " + how + ") -> ()");
+    const std::string attended = "Tensor seed, Tensor query, Tensor key, Tensor value, Tensor? bias, float dropout, bool causal, float? scale) -> ()";
+    const std::string gradients = "(Tensor into_query, Tensor into_key, Tensor into_value, Tensor? into_bias, Tensor grad, Tensor out, Tensor sums, ";
+    for (const char* end : {"", "_written_out"}) {
+      made->define("cudamem_card::attend" + std::string(end) + "(Tensor out, Tensor sums, " + attended);
+      made->define("cudamem_card::attend_backward" + std::string(end) + gradients + attended);
+    }
+    made->put("cudamem_card::attend", boxed<&attend>(), std::nullopt);
+    made->put("cudamem_card::attend_backward", boxed<&attend_backward>(), std::nullopt);
     made->define("cudamem_card::all_on_host(Tensor[] tensors) -> Tensor[]");
     made->put("cudamem_card::all_on_host", boxed<&all_on_host>(), std::nullopt);
     return made;

@@ -45,6 +45,7 @@ LIBRARY = Library(
         "../recorders/trap.h",
         "card_allocator.h",
         "card_arguments.h",
+        "card_attend.h",
         "card_attention.h",
         "card_cudnn.h",
         "card_driver.h",

@@ -91,6 +91,10 @@ CASES: dict[str, Case] = {
     "index_select": lambda t: t["a"].index_select(1, t["j"].diagonal()),
     "max and min": lambda t: (t["a"].max(), t["i"].min()),
     "abs": lambda t: (t["a"] - 0.5).abs() + torch.view_as_complex(t["b"].view(4, 2, 2)).abs().repeat(1, 2),
+    "attention": lambda t: functional.scaled_dot_product_attention(*_heads(t), is_causal=True).contiguous(),
+    "attention with a mask": lambda t: functional.scaled_dot_product_attention(
+        *_heads(t), attn_mask=t["b"].detach().expand(2, 3, 4, 4)
+    ).contiguous(),
     "softmax": lambda t: (t["a"].softmax(0), t["a"].log_softmax(-1)),
 }
 INPLACE: dict[str, Case] = {
@@ -117,6 +121,11 @@ ERRORS: dict[str, Case] = {
     "grows in place": lambda t: t["row"].mul_(t["a"]),
     "not differentiable": lambda t: t["a"].requires_grad_().add_(1),
 }
+
+
+def _heads(t: Given) -> list[Tensor]:
+    """Query, key and value of three heads."""
+    return [one.mul(torch.arange(6.0, device=one.device).view(2, 3, 1, 1)) for one in (t["a"], t["b"], t["a"])]
 
 
 def _function(name: str) -> Callable[..., Any]:

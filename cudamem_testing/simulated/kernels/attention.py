@@ -6,7 +6,7 @@ Which of them runs is decided in ``card_attention.h``. Recorded on an H200 with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +17,6 @@ from cudamem_testing.torch_api import cuda_build
 
 Tensor = torch.Tensor
 FLOAT = torch.float32
-#: The CPU's kernels, with which it computes attention where it can.
-FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
@@ -30,8 +27,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         "_scaled_dot_product_cudnn_attention_backward": found.cudnn_backward,
         "_scaled_dot_product_flash_attention": found.flash,
         "_scaled_dot_product_flash_attention_backward": found.flash_backward,
-        "_scaled_dot_product_efficient_attention": found.efficient,
-        "_scaled_dot_product_efficient_attention_backward": found.efficient_backward,
+        "cudamem_card::attend_written_out": found.written_out,
+        "cudamem_card::attend_backward_written_out": found.backward_written_out,
     }
 
 
@@ -61,7 +58,7 @@ class _Attention:
         sums = empty(query, (b, h, length, 1), FLOAT) if logsumexp else empty(query, (0,), FLOAT)
         if length > 1:
             self._memory.passing(query, 256)
-        self._forward(out, sums, seed, query, key, value, bias, dropout, causal, scale)
+        torch.ops.cudamem_card.attend(out, sums, seed, query, key, value, bias, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], seed, offset, None
 
     def cudnn_backward(
@@ -90,7 +87,8 @@ class _Attention:
         if key.shape[1] != h:  # each head of the query has its own part of what heads of the key share
             workspace += b * h * key.shape[2] * (width + value.shape[-1]) * key.element_size()
         self._memory.passing(query, workspace)
-        self._backward(grads, grad, out, logsumexp, seed, query, key, value, bias, dropout, causal, scale)
+        rest = seed, query, key, value, bias, dropout, causal, scale
+        torch.ops.cudamem_card.attend_backward(*grads, None, grad, out, logsumexp, *rest)
         return tuple(grads)
 
     # --- flash attention ---
@@ -115,7 +113,7 @@ class _Attention:
             self._memory.passing(query, 4 * parts * b * h * length, 4 * parts * b * h * length * columns)
         state = empty(query, (2,), torch.uint64)
         unused = empty(query, (), torch.uint64)
-        self._forward(out, sums, state, query, key, value, None, dropout, causal, scale)
+        torch.ops.cudamem_card.attend(out, sums, state, query, key, value, None, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], state, unused, empty(query, (0,))
 
     def _flash_parts(self, heads: int, length: int, keys: int, width: int) -> int:
@@ -168,67 +166,13 @@ class _Attention:
             4 * b * h * steps * columns,
             2 * b * h * key.shape[2] * width * key.element_size() if expanded else 0,
         )
-        self._backward(grads, grad, out, logsumexp, state, query, key, value, None, dropout, causal, scale)
-        return tuple(grads)
-
-    # --- the memory-efficient kernel ---
-
-    def efficient(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        logsumexp: bool,
-        dropout: float = 0.0,
-        causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> tuple[Any, ...]:
-        b, h, length, _ = query.shape
-        out = empty(query, (b, length, h, value.shape[-1])).transpose(1, 2)
-        sums = empty(query, (b, h, rounded(length, 32) if logsumexp else 0), FLOAT)
-        if query.dtype is not FLOAT and value.shape[-1] > 128:  # the result is added up in full precision
-            self._memory.passing(query, 4 * out.numel())
-        seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-        self._forward(out, sums, seed, query, key, value, bias, dropout, causal, scale)
-        return out, sums, seed, offset
-
-    def efficient_backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        logsumexp: Tensor,
-        seed: Tensor,
-        offset: Tensor,
-        dropout: float,
-        wanted: list[bool],
-        causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> tuple[Any, ...]:
-        b, h, length, width = query.shape
-        half = query.element_size() == 2
-        held = None if grad.transpose(1, 2).is_contiguous() else empty(grad, grad.shape)
-        grads: list[Tensor | None] = [
-            empty(one, (b, one.shape[2], h, one.shape[-1])).transpose(1, 2) for one in (query, key, value)
-        ]
-        grads.append(torch.empty_like(bias) if bias is not None and wanted[3] else None)
-        if not half:  # the sum of gradient times result; for half precision the kernel finds it
-            self._memory.passing(query, 4 * out.numel(), 4 * b * h * length, 4 * b * h * length)
-        delta = empty(query, (b, h, length), FLOAT)
-        self._memory.passing(query, b * h * _efficient_workspace(length, key.shape[2], width, value.shape[-1], half))
-        del held, delta
-        self._backward(grads, grad, out, logsumexp, seed, query, key, value, bias, dropout, causal, scale)
+        rest = state, query, key, value, None, dropout, causal, scale
+        torch.ops.cudamem_card.attend_backward(*grads, None, grad, out, logsumexp, *rest)
         return tuple(grads)
 
     # --- values ---
 
-    def _forward(
+    def written_out(
         self,
         out: Tensor,
         sums: Tensor,
@@ -241,24 +185,19 @@ class _Attention:
         causal: bool,
         scale: float | None,
     ) -> None:
-        if not self._memory.values:
-            return
-        into, into_sums, q, k, v, *biases = self._memory.hosts([out, sums, query, key, value, *_given(bias)])
-        mask = biases[0] if biases else None
-        if _is_fused(q, k, v, mask, dropout):
-            result, logsumexp = FUSED(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-            into.copy_(result)
-            if into_sums.numel():
-                _rows(into_sums, q).copy_(logsumexp)
-            return
+        into, q, k, v, *biases = self._memory.hosts([out, query, key, value, *_given(bias)])
         if dropout:
             drawn = int(torch.randint(2**62, (), device=query.device).item())
             self._memory.host(seed).view(torch.int64).fill_(drawn)
+        mask = biases[0] if biases else None
         into.copy_(_attend(q, k, v, mask, self._kept(seed, q, k, dropout), causal, scale))
 
-    def _backward(
+    def backward_written_out(
         self,
-        grads: list[Any],
+        into_query: Tensor,
+        into_key: Tensor,
+        into_value: Tensor,
+        into_bias: Tensor | None,
         grad: Tensor,
         out: Tensor,
         sums: Tensor,
@@ -271,19 +210,13 @@ class _Attention:
         causal: bool,
         scale: float | None,
     ) -> None:
-        if not self._memory.values:
-            return
-        found: Sequence[Tensor]
-        g, o, s, q, k, v, *biases = self._memory.hosts([grad, out, sums, query, key, value, *_given(bias)])
+        g, q, k, v, *biases = self._memory.hosts([grad, query, key, value, *_given(bias)])
+        kept = self._kept(seed, q, k, dropout)
         mask = biases[0] if biases else None
-        if _is_fused(q, k, v, mask, dropout) and grads[3:] in ([], [None]):
-            found = FUSED_BACKWARD(g, q, k, v, o, _rows(s, q), 0.0, causal, attn_mask=mask, scale=scale)
-        else:
-            kept = self._kept(seed, q, k, dropout)
-            found = _attend_backward(q.float(), k.float(), v.float(), g.float(), mask, kept, causal, scale)
-        wanted = [(into, one) for into, one in zip(grads, found, strict=False) if into is not None]
-        for into, (_, one) in zip(self._memory.hosts([into for into, _ in wanted]), wanted, strict=True):
-            into.copy_(one if one.shape == into.shape else one.sum_to_size(into.shape))
+        found = _attend_backward(q.float(), k.float(), v.float(), g.float(), mask, kept, causal, scale)
+        grads = self._memory.hosts([into_query, into_key, into_value, *_given(into_bias)])
+        for into, one in zip(grads, found, strict=False):
+            into.copy_(one.sum_to_size(into.shape))
 
     def _kept(self, seed: Tensor, query: Tensor, key: Tensor, dropout: float) -> Tensor | None:
         """What dropout keeps of the weights, scaled; the same in forward and backward."""
@@ -297,28 +230,6 @@ class _Attention:
 
 def _given(tensor: Tensor | None) -> list[Tensor]:
     return [] if tensor is None else [tensor]
-
-
-def _is_fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> bool:
-    """Whether the CPU has a kernel for it: the same number of heads, all as wide, and nothing dropped."""
-    plain = not dropout and q.shape[1] == k.shape[1] and q.shape[-1] == v.shape[-1]
-    return plain and (bias is None or (bias.dtype is q.dtype and bias.dim() == q.dim()))
-
-
-def _rows(sums: Tensor, query: Tensor) -> Tensor:
-    """The sums of the rows of a query, of which a card's kernel keeps some more."""
-    return sums.view(*query.shape[:2], -1)[..., : query.shape[2]]
-
-
-def _efficient_workspace(length: int, keys: int, width: int, value_width: int, half: bool) -> int:
-    """Bytes for one head: the query's gradient in tiles of 64 columns, each with a lock.
-
-    In half precision wide heads add up the gradients of key and value in full precision, too.
-    """
-    rows = 64 if width <= 64 else 128
-    tiles = rounded(length, rows) // rows * (rounded(width, 64) // 64)
-    found = tiles * (4 * rows * 64 + 16)
-    return found + 4 * rounded(keys, rows) * (width + value_width) if half and width > 128 else found
 
 
 def _attend(
