@@ -1,4 +1,4 @@
-// Convolutions and batch norms by cuDNN. How large a workspace of a convolution is, Python says once for each kind of call
+// Convolutions and batch norms by cuDNN, and gradients of embeddings. How large a workspace of a convolution is, Python says once for each kind of call
 // (kernels/convolution.py). Recorded on an H200 with torch 2.11 and cuDNN 9.19.
 #pragma once
 
@@ -222,7 +222,33 @@ inline void batch_norm_backward(const c10::OperatorHandle& op, Stack* stack) {
   given.leave_all(found);
 }
 
+// --- embeddings ---
+
+// The gradient of all rows. Many indices are sorted first (kernels/indexing.py).
+inline void embedding_backward(const c10::OperatorHandle& op, Stack* stack) {
+  constexpr int64_t kFew = 3072;
+  Taken given(op, stack);
+  const at::Tensor grad = given.self(), indices = given[1].toTensor();
+  if (indices.numel() > kFew || given[4].toBool()) {
+    static const auto by_order = operator_of("cudamem_card::embedding_backward_by_order");
+    by_order.redispatchBoxed(kCardKeys, stack);
+    return;
+  }
+  const OnCard on(grad.device());
+  at::Tensor out;
+  {
+    const auto copied = [](const at::Tensor& each) {
+      return each.is_contiguous() ? at::Tensor() : empty_on_card(each.sizes(), each.scalar_type());
+    };
+    const std::array<at::Tensor, 2> held = {copied(grad), copied(indices)};
+    out = empty_on_card({integer(given[2]), grad.size(-1)}, grad.scalar_type());
+  }
+  if (has_values()) compute_into(op, given.all(), out);
+  given.leave(out);
+}
+
 inline void register_cudnn(Registered& registered) {
+  registered.put("aten::embedding_dense_backward", boxed<&embedding_backward>());
   registered.put("aten::convolution", boxed<&convolution>());
   registered.put("aten::convolution_backward", boxed<&convolution_backward>());
   registered.put("aten::cudnn_batch_norm", boxed<&batch_norm>());

@@ -21,6 +21,7 @@ void put_typed(const char* name, Function* kernel) {
 
 // Every type takes long to compile.
 using At = const at::Tensor&;
+using MaybeAt = const std::optional<at::Tensor>&;
 using Number = const c10::Scalar&;
 using Dims = c10::IntArrayRef;
 using MaybeDims = c10::OptionalIntArrayRef;
@@ -40,6 +41,9 @@ template void put_typed(const char*, at::Tensor (*)(At, MaybeDims, bool, MaybeTy
 template void put_typed(const char*, at::Tensor (*)(At, std::optional<int64_t>, bool));
 template void put_typed(const char*, at::Tensor (*)(At, c10::string_view));
 template void put_typed(const char*, at::Tensor (*)(At, At, c10::string_view));
+template void put_typed(const char*, at::Tensor (*)(At, int64_t, bool));
+template void put_typed(const char*, at::Tensor (*)(At, At, At, MaybeAt, int64_t, int64_t, At));
+template void put_typed(const char*, Two (*)(At, At, MaybeAt, int64_t, int64_t));
 template void put_typed(const char*, Two (*)(At, Dims, Dims, Dims, Dims, bool));
 template void put_typed(const char*, Two (*)(At, std::optional<bool>, int64_t, bool));
 template void put_typed(const char*, Two (*)(At, int64_t, int64_t, bool, bool));
@@ -92,6 +96,9 @@ void put_operators() {
     }
     made->put("cudamem_card::attend", boxed<&attend>(), std::nullopt);
     made->put("cudamem_card::attend_backward", boxed<&attend_backward>(), std::nullopt);
+    made->define(
+        "cudamem_card::embedding_backward_by_order(Tensor grad, Tensor indices, int number, int padding, "
+        "bool scale_by_frequency) -> Tensor");
     made->define("cudamem_card::all_on_host(Tensor[] tensors) -> Tensor[]");
     made->put("cudamem_card::all_on_host", boxed<&all_on_host>(), std::nullopt);
     return made;

@@ -69,12 +69,39 @@
 #include <ATen/ops/triu_native.h>
 #include <ATen/ops/trunc_native.h>
 
+#include <ATen/ops/_log_softmax_native.h>
+#include <ATen/ops/_softmax_native.h>
+#include <ATen/ops/nll_loss_backward_native.h>
+#include <ATen/ops/nll_loss_forward_native.h>
+
 #include "card_structured.h"
 
 namespace cudamem {
 
+namespace {
+
+// On a card softmax converts half precision itself; the CPU's kernels get full precision.
+template <typename Operator>
+at::Tensor softmax(const at::Tensor& self, int64_t dim, bool to_float) {
+  TypedCall call(Kernel<Operator>::name);
+  const at::Tensor shown = call.show(self);
+  const bool widens = to_float && call.has_values();
+  return Kernel<Operator>::run_shown(call, widens ? shown.to(at::kFloat) : shown, dim, to_float && !widens);
+}
+
+template <typename Operator>
+void put_softmax(const char* name) {
+  Kernel<Operator>::name = name;
+  put_typed(name, &softmax<Operator>);
+}
+}  // namespace
+
 void put_structured() {
   using namespace at::native;
+  Kernel<structured_nll_loss_forward_out_cpu>::put("nll_loss_forward");
+  Kernel<structured_nll_loss_backward_out_cpu>::put("nll_loss_backward");
+  put_softmax<structured_softmax_cpu_out>("_softmax");
+  put_softmax<structured_log_softmax_cpu_out>("_log_softmax");
   Kernel<structured_neg_out>::put("neg");
   Kernel<structured_exp_out>::put("exp");
   Kernel<structured_log_out>::put("log");

@@ -46,6 +46,23 @@ class Structured<Operator, count,
   std::array<at::Tensor, count> shown_;
 };
 
+// The type of an argument in calls, and what `meta` and `impl` take in its place.
+template <typename Given>
+struct Called {
+  using type = Given;
+};
+template <>
+struct Called<at::OptionalTensorRef> {
+  using type = const std::optional<at::Tensor>&;
+};
+template <typename Other>
+const Other& taken(const Other& shown) {
+  return shown;
+}
+inline at::OptionalTensorRef taken(const std::optional<at::Tensor>& shown) {
+  return shown && shown->defined() ? at::OptionalTensorRef(*shown) : at::OptionalTensorRef();
+}
+
 // The kernel of an operator whose `impl` has the arguments of its `meta`, and its results.
 template <typename Operator, typename = decltype(&Operator::meta), typename = decltype(&Operator::impl)>
 class Kernel;
@@ -55,18 +72,21 @@ class Kernel<Operator, void (Meta::*)(Given...), void (Impl::*)(All...)> {
   using Made = Structured<Operator, kCount>;
 
  public:
-  static auto run(Given... given) {
+  static inline const char* name = nullptr;
+  static inline Rule rule = nullptr;
+
+  static auto run(typename Called<Given>::type... given) {
     TypedCall call(name);
     return run_shown(call, call.show(given)...);
   }
 
   // Only the arguments of a tensor's type, which were shown.
-  static auto run_shown(TypedCall& call, const std::decay_t<Given>&... shown) {
+  static auto run_shown(TypedCall& call, const std::decay_t<typename Called<Given>::type>&... shown) {
     call.begin();
     Made found(call);
     call.run([&] {
-      found.meta(shown...);
-      if (call.has_values()) fill(found, std::make_index_sequence<kCount>(), shown...);
+      found.meta(taken(shown)...);
+      if (call.has_values()) fill(found, std::make_index_sequence<kCount>(), taken(shown)...);
     });
     found.settle();
     follow(rule, shown...);
@@ -86,12 +106,10 @@ class Kernel<Operator, void (Meta::*)(Given...), void (Impl::*)(All...)> {
 
  private:
   template <size_t... at>
-  static void fill(Made& found, std::index_sequence<at...>, const std::decay_t<Given>&... shown) {
-    found.impl(shown..., found.maybe_get_output(at)...);
+  static void fill(Made& found, std::index_sequence<at...>, const std::decay_t<Given>&... given) {
+    found.impl(given..., found.maybe_get_output(at)...);
   }
 
-  static inline const char* name = nullptr;
-  static inline Rule rule = nullptr;
 };
 
 }  // namespace cudamem

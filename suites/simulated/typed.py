@@ -96,6 +96,11 @@ CASES: dict[str, Case] = {
         *_heads(t), attn_mask=t["b"].detach().expand(2, 3, 4, 4)
     ).contiguous(),
     "softmax": lambda t: (t["a"].softmax(0), t["a"].log_softmax(-1)),
+    "softmax of half precision": lambda t: t["a"].half().log_softmax(-1, dtype=torch.float32).exp(),
+    "cross entropy": lambda t: functional.cross_entropy(t["a"], t["i"][0]),
+    "cross entropy with weights": lambda t: functional.cross_entropy(
+        t["a"], t["i"][0], weight=t["row"].detach(), ignore_index=1, reduction="sum"
+    ),
 }
 INPLACE: dict[str, Case] = {
     "add_": lambda t: t["a"].add_(t["b"], alpha=2),
@@ -117,6 +122,7 @@ ERRORS: dict[str, Case] = {
     "matrices": lambda t: t["a"] @ t["a"][:3],
     "a dimension": lambda t: t["a"].sum(5),
     "a type": lambda t: t["i"].mul_(0.5),
+    "a class": lambda t: functional.cross_entropy(t["a"], t["i"][0] + 1),
     "a layer": lambda t: functional.layer_norm(t["a"], (3,)),
     "grows in place": lambda t: t["row"].mul_(t["a"]),
     "not differentiable": lambda t: t["a"].requires_grad_().add_(1),
