@@ -14,6 +14,23 @@ std::tuple<Each...> on_card(const std::tuple<Each...>& results) {
   return std::apply([](const Each&... each) { return std::tuple<Each...>{on_card(each)...}; }, results);
 }
 
+inline std::vector<at::Tensor> on_card(const std::vector<at::Tensor>& results) {
+  std::vector<at::Tensor> found;
+  found.reserve(results.size());
+  for (const at::Tensor& each : results) found.push_back(on_card(each));
+  return found;
+}
+
+// What a kernel gets in place of an argument.
+template <typename Given>
+struct Shown {
+  using type = std::decay_t<Given>;
+};
+template <>
+struct Shown<at::TensorList> {
+  using type = std::vector<at::Tensor>;
+};
+
 // The results are new, or one is an argument, which is changed.
 template <typename Function>
 class HostKernel;
@@ -30,10 +47,15 @@ class HostKernel<Result(Given...)> final : public c10::OperatorKernel {
 
  private:
   template <size_t... at>
-  Result run(TypedCall& call, std::index_sequence<at...>, std::tuple<Given&...> given, std::decay_t<Given>... shown) {
+  Result run(TypedCall& call, std::index_sequence<at...>, std::tuple<Given&...> given, typename Shown<Given>::type... shown) {
     call.begin();
     const c10::DispatchKeySet keys(call.has_values() ? c10::DispatchKey::CPU : c10::DispatchKey::Meta);
-    if constexpr (std::is_reference_v<Result>) {
+    if constexpr (std::is_void_v<Result>) {  // it changes the tensors of a list, which keep their shapes
+      call.run([&] { op_.redispatch(keys, shown...); });
+      for (const at::Tensor& each : std::get<0>(given)) {  // as CUDA's kernels do: torch counts none for lists
+        if (!each.is_inference()) each.unsafeGetTensorImpl()->bump_version();
+      }
+    } else if constexpr (std::is_reference_v<Result>) {
       call.run([&] { op_.redispatch(keys, shown...); });
       at::Tensor* changed = nullptr;
       ((std::is_same_v<Given, at::Tensor&> ? changed = change(shown, std::get<at>(given)) : nullptr), ...);
@@ -52,8 +74,8 @@ class HostKernel<Result(Given...)> final : public c10::OperatorKernel {
     settle(shown, card);
     return &card;
   }
-  template <typename Other>
-  static at::Tensor* change(const Other&, const Other&) {
+  template <typename Other, typename Another>
+  static at::Tensor* change(const Other&, const Another&) {
     return nullptr;
   }
 
@@ -87,6 +109,13 @@ inline void register_on_host(Registered& registered) {
   put_on_host<T(At, At, At)>(registered, {"where.self"});
   put_on_host<T(At, int64_t, At)>(registered, {"index_select"});
   put_on_host<bool(At, At)>(registered, {"equal"});
+  using List = at::TensorList;
+  put_on_host<void(List, Number)>(registered, {"_foreach_add_.Scalar", "_foreach_mul_.Scalar", "_foreach_div_.Scalar"});
+  put_on_host<void(List, List, Number)>(registered, {"_foreach_add_.List", "_foreach_lerp_.Scalar"});
+  put_on_host<void(List, List, List, Number)>(registered, {"_foreach_addcmul_.Scalar"});
+  put_on_host<void(List, List, List, c10::ArrayRef<c10::Scalar>)>(registered, {"_foreach_addcdiv_.ScalarList"});
+  put_on_host<void(List, c10::ArrayRef<c10::Scalar>)>(registered, {"_foreach_div_.ScalarList"});
+  put_on_host<std::vector<T>(List)>(registered, {"_foreach_sqrt"});
   put_on_host<std::tuple<T, T, T>(At, c10::SymIntArrayRef, Maybe, Maybe, double)>(registered, {"native_layer_norm"});
   put_on_host<std::tuple<T, T, T>(At, At, c10::SymIntArrayRef, At, At, Maybe, Maybe, std::array<bool, 3>)>(
       registered, {"native_layer_norm_backward"});

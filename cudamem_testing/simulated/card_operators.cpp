@@ -23,7 +23,6 @@ void put_typed(const char* name, Function* kernel) {
 using At = const at::Tensor&;
 using MaybeAt = const std::optional<at::Tensor>&;
 using Number = const c10::Scalar&;
-using Dims = c10::IntArrayRef;
 using MaybeDims = c10::OptionalIntArrayRef;
 using Two = std::tuple<at::Tensor, at::Tensor>;
 template void put_typed(const char*, at::Tensor (*)(At));
@@ -32,21 +31,13 @@ template void put_typed(const char*, at::Tensor (*)(At, Number));
 template void put_typed(const char*, at::Tensor (*)(At, At, Number));
 template void put_typed(const char*, at::Tensor (*)(At, At, At, Number));
 template void put_typed(const char*, at::Tensor (*)(At, At, At, Number, Number));
-template void put_typed(const char*, at::Tensor (*)(At, int64_t));
 template void put_typed(const char*, at::Tensor (*)(At, At, int64_t));
-template void put_typed(const char*, at::Tensor (*)(At, int64_t, At, bool));
-template void put_typed(const char*, at::Tensor (*)(At, int64_t, MaybeType));
-template void put_typed(const char*, at::Tensor (*)(At, Dims, bool));
 template void put_typed(const char*, at::Tensor (*)(At, MaybeDims, bool, MaybeType));
-template void put_typed(const char*, at::Tensor (*)(At, std::optional<int64_t>, bool));
 template void put_typed(const char*, at::Tensor (*)(At, c10::string_view));
 template void put_typed(const char*, at::Tensor (*)(At, At, c10::string_view));
 template void put_typed(const char*, at::Tensor (*)(At, int64_t, bool));
 template void put_typed(const char*, at::Tensor (*)(At, At, At, MaybeAt, int64_t, int64_t, At));
 template void put_typed(const char*, Two (*)(At, At, MaybeAt, int64_t, int64_t));
-template void put_typed(const char*, Two (*)(At, Dims, Dims, Dims, Dims, bool));
-template void put_typed(const char*, Two (*)(At, std::optional<bool>, int64_t, bool));
-template void put_typed(const char*, Two (*)(At, int64_t, int64_t, bool, bool));
 
 void put_operators() {
   using c10::DispatchKey;

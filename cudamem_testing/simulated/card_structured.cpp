@@ -5,11 +5,7 @@
 #include <ATen/ops/addcmul_native.h>
 #include <ATen/ops/addmm_native.h>
 #include <ATen/ops/all_native.h>
-#include <ATen/ops/amax_native.h>
-#include <ATen/ops/amin_native.h>
 #include <ATen/ops/any_native.h>
-#include <ATen/ops/argmax_native.h>
-#include <ATen/ops/argmin_native.h>
 #include <ATen/ops/baddbmm_native.h>
 #include <ATen/ops/bitwise_and_native.h>
 #include <ATen/ops/bitwise_not_native.h>
@@ -19,14 +15,12 @@
 #include <ATen/ops/clamp_max_native.h>
 #include <ATen/ops/clamp_min_native.h>
 #include <ATen/ops/cos_native.h>
-#include <ATen/ops/cumsum_native.h>
 #include <ATen/ops/div_native.h>
 #include <ATen/ops/eq_native.h>
 #include <ATen/ops/erf_native.h>
 #include <ATen/ops/exp_native.h>
 #include <ATen/ops/expm1_native.h>
 #include <ATen/ops/floor_native.h>
-#include <ATen/ops/gather_native.h>
 #include <ATen/ops/ge_native.h>
 #include <ATen/ops/gelu_native.h>
 #include <ATen/ops/gelu_backward_native.h>
@@ -38,7 +32,6 @@
 #include <ATen/ops/log1p_native.h>
 #include <ATen/ops/log2_native.h>
 #include <ATen/ops/lt_native.h>
-#include <ATen/ops/max_pool2d_with_indices_native.h>
 #include <ATen/ops/maximum_native.h>
 #include <ATen/ops/mean_native.h>
 #include <ATen/ops/minimum_native.h>
@@ -57,16 +50,12 @@
 #include <ATen/ops/silu_native.h>
 #include <ATen/ops/silu_backward_native.h>
 #include <ATen/ops/sin_native.h>
-#include <ATen/ops/sort_native.h>
 #include <ATen/ops/sqrt_native.h>
 #include <ATen/ops/sub_native.h>
 #include <ATen/ops/sum_native.h>
 #include <ATen/ops/tanh_native.h>
 #include <ATen/ops/tanh_backward_native.h>
 #include <ATen/ops/threshold_backward_native.h>
-#include <ATen/ops/topk_native.h>
-#include <ATen/ops/tril_native.h>
-#include <ATen/ops/triu_native.h>
 #include <ATen/ops/trunc_native.h>
 
 #include <ATen/ops/_log_softmax_native.h>
@@ -157,25 +146,14 @@ void put_structured() {
   Kernel<structured_addcdiv_out>::put("addcdiv");
   Kernel<structured_gelu_out_cpu>::put("gelu");
   Kernel<structured_gelu_backward_out_cpu>::put("gelu_backward");
-  Kernel<structured_gather_out>::put("gather");
-  Kernel<structured_tril_cpu>::put("tril");
-  Kernel<structured_triu_cpu>::put("triu");
-  Kernel<structured_max_pool2d_with_indices_out_cpu>::put("max_pool2d_with_indices");
   Kernel<structured_mm_out_cpu>::put("mm", "mm.out");
   Kernel<structured_bmm_out_cpu>::put("bmm", "bmm.out");
   Kernel<structured_addmm_out_cpu>::put("addmm", "addmm.out");
   Kernel<structured_baddbmm_out_cpu>::put("baddbmm", "baddbmm.out");
   Kernel<structured_sum_out>::put("sum.dim_IntList", "sum.IntList_out");
   Kernel<structured_mean_out>::put("mean.dim", "mean.out");
-  Kernel<structured_amax_out>::put("amax", "amax.out");
-  Kernel<structured_amin_out>::put("amin", "amin.out");
   Kernel<structured_all_all_out>::put("all", "all.all_out");
   Kernel<structured_any_all_out>::put("any", "any.all_out");
-  Kernel<structured_argmax_out>::put("argmax", "argmax.out");
-  Kernel<structured_argmin_out>::put("argmin", "argmin.out");
-  Kernel<structured_cumsum_out>::put("cumsum", "cumsum.out");
-  Kernel<structured_sort_stable_out>::put("sort.stable", "sort.values_stable");
-  Kernel<structured_topk_out_cpu>::put("topk", "topk.values");
   Kernel<structured_mse_loss_out>::put("mse_loss", "mse_loss.out");
 }
 

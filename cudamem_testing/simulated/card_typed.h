@@ -23,6 +23,12 @@ class TypedCall {
   std::optional<at::Tensor> show(const std::optional<at::Tensor>& tensor) {
     return tensor ? std::optional<at::Tensor>(show(*tensor)) : std::nullopt;
   }
+  std::vector<at::Tensor> show(at::TensorList tensors) {
+    std::vector<at::Tensor> found;
+    found.reserve(tensors.size());
+    for (const at::Tensor& each : tensors) found.push_back(show(each));
+    return found;
+  }
   template <typename Other>
   const Other& show(const Other& other) {
     return other;

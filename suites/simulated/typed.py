@@ -114,6 +114,7 @@ INPLACE: dict[str, Case] = {
     "clamp_": lambda t: t["a"].clamp_(0.25, 0.5),
     "addcmul_": lambda t: t["a"].addcmul_(t["b"], t["b"]),
     "a part": lambda t: t["a"][1:, ::2].mul_(2),
+    "lists": lambda t: _changed_lists(t),
     "out": lambda t: torch.mul(t["a"], t["b"], out=t["made"]),
     "out that grows": lambda t: torch.add(t["a"], t["b"], out=t["none"]),
 }
@@ -132,6 +133,19 @@ ERRORS: dict[str, Case] = {
 def _heads(t: Given) -> list[Tensor]:
     """Query, key and value of three heads."""
     return [one.mul(torch.arange(6.0, device=one.device).view(2, 3, 1, 1)) for one in (t["a"], t["b"], t["a"])]
+
+
+def _changed_lists(t: Given) -> list[Tensor]:
+    """What the steps of Adam do with lists of tensors."""
+    one, other = [t["a"], t["row"]], [t["b"], t["row"] + 1]
+    torch._foreach_mul_(one, 0.5)
+    torch._foreach_add_(one, 2)
+    torch._foreach_add_(one, other, alpha=3)
+    torch._foreach_lerp_(one, other, 0.25)
+    torch._foreach_addcmul_(one, other, other, 0.5)
+    torch._foreach_addcdiv_(one, other, one, [0.5, 0.25])
+    torch._foreach_div_(one, [2.0, 4.0])
+    return [*one, *torch._foreach_sqrt(other)]
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -157,7 +171,7 @@ def tensors(found: Any) -> Iterator[Tensor]:
 
 
 def outcome(case: Case, device: str, *, gradients: bool = False) -> Any:
-    """Values, type and strides of all results, and gradients; or the error."""
+    """Versions of what was given; values, type and strides of all results, and gradients; or the error."""
     start = given(device)
     if gradients:
         for one in start.values():
@@ -172,7 +186,8 @@ def outcome(case: Case, device: str, *, gradients: bool = False) -> Any:
         if isinstance(total, Tensor):
             total.backward()  # type: ignore[no-untyped-call]
         found += [one.grad for one in start.values() if one.grad is not None]
-    return [[str(one.dtype), list(one.stride()), one.tolist()] for one in found]
+    versions = [one._version for one in start.values()]
+    return [versions, *([str(one.dtype), list(one.stride()), one.tolist()] for one in found)]
 
 
 def different(cases: dict[str, Case], *, gradients: bool = False) -> list[str]:
