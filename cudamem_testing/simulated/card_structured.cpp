@@ -1,36 +1,22 @@
 // Which operators have kernels of their own because torch computes them in two steps (card_structured.h): those that tests
 // call most. All others take longer, through the fallback.
 #include <ATen/ops/add_native.h>
-#include <ATen/ops/addcdiv_native.h>
-#include <ATen/ops/addcmul_native.h>
 #include <ATen/ops/addmm_native.h>
 #include <ATen/ops/all_native.h>
 #include <ATen/ops/any_native.h>
 #include <ATen/ops/baddbmm_native.h>
 #include <ATen/ops/bitwise_and_native.h>
-#include <ATen/ops/bitwise_not_native.h>
 #include <ATen/ops/bitwise_or_native.h>
 #include <ATen/ops/bmm_native.h>
-#include <ATen/ops/ceil_native.h>
-#include <ATen/ops/clamp_max_native.h>
 #include <ATen/ops/clamp_min_native.h>
 #include <ATen/ops/cos_native.h>
 #include <ATen/ops/div_native.h>
 #include <ATen/ops/eq_native.h>
-#include <ATen/ops/erf_native.h>
 #include <ATen/ops/exp_native.h>
-#include <ATen/ops/expm1_native.h>
-#include <ATen/ops/floor_native.h>
 #include <ATen/ops/ge_native.h>
-#include <ATen/ops/gelu_native.h>
-#include <ATen/ops/gelu_backward_native.h>
 #include <ATen/ops/gt_native.h>
 #include <ATen/ops/le_native.h>
-#include <ATen/ops/leaky_relu_native.h>
-#include <ATen/ops/lerp_native.h>
 #include <ATen/ops/log_native.h>
-#include <ATen/ops/log1p_native.h>
-#include <ATen/ops/log2_native.h>
 #include <ATen/ops/lt_native.h>
 #include <ATen/ops/maximum_native.h>
 #include <ATen/ops/mean_native.h>
@@ -41,12 +27,9 @@
 #include <ATen/ops/ne_native.h>
 #include <ATen/ops/neg_native.h>
 #include <ATen/ops/pow_native.h>
-#include <ATen/ops/reciprocal_native.h>
-#include <ATen/ops/round_native.h>
 #include <ATen/ops/rsqrt_native.h>
 #include <ATen/ops/sigmoid_native.h>
 #include <ATen/ops/sigmoid_backward_native.h>
-#include <ATen/ops/sign_native.h>
 #include <ATen/ops/silu_native.h>
 #include <ATen/ops/silu_backward_native.h>
 #include <ATen/ops/sin_native.h>
@@ -56,7 +39,6 @@
 #include <ATen/ops/tanh_native.h>
 #include <ATen/ops/tanh_backward_native.h>
 #include <ATen/ops/threshold_backward_native.h>
-#include <ATen/ops/trunc_native.h>
 
 #include <ATen/ops/_log_softmax_native.h>
 #include <ATen/ops/_softmax_native.h>
@@ -94,31 +76,19 @@ void put_structured() {
   Kernel<structured_neg_out>::put("neg");
   Kernel<structured_exp_out>::put("exp");
   Kernel<structured_log_out>::put("log");
-  Kernel<structured_log2_out>::put("log2");
-  Kernel<structured_log1p_out>::put("log1p");
-  Kernel<structured_expm1_out>::put("expm1");
   Kernel<structured_sqrt_out>::put("sqrt");
   Kernel<structured_rsqrt_out>::put("rsqrt");
-  Kernel<structured_reciprocal_out>::put("reciprocal");
   Kernel<structured_sigmoid_out>::put("sigmoid");
   Kernel<structured_tanh_out>::put("tanh");
   Kernel<structured_sin_out>::put("sin");
   Kernel<structured_cos_out>::put("cos");
-  Kernel<structured_erf_out>::put("erf");
-  Kernel<structured_floor_out>::put("floor");
-  Kernel<structured_ceil_out>::put("ceil");
-  Kernel<structured_round_out>::put("round");
-  Kernel<structured_trunc_out>::put("trunc");
-  Kernel<structured_sign_out>::put("sign");
   Kernel<structured_silu_out>::put("silu");
-  Kernel<structured_bitwise_not_out>::put("bitwise_not");
   Kernel<structured_mul_out>::put("mul.Tensor");
   Kernel<structured_div_out>::put("div.Tensor");
   Kernel<structured_maximum_out>::put("maximum");
   Kernel<structured_minimum_out>::put("minimum");
   Kernel<structured_bitwise_and_out>::put("bitwise_and.Tensor");
   Kernel<structured_bitwise_or_out>::put("bitwise_or.Tensor");
-  Kernel<structured_pow_Tensor_Tensor_out>::put("pow.Tensor_Tensor");
   Kernel<structured_tanh_backward_out>::put("tanh_backward");
   Kernel<structured_sigmoid_backward_out>::put("sigmoid_backward");
   Kernel<structured_silu_backward_out>::put("silu_backward");
@@ -136,16 +106,9 @@ void put_structured() {
   Kernel<structured_ge_Scalar_out>::put("ge.Scalar");
   Kernel<structured_pow_Tensor_Scalar_out>::put("pow.Tensor_Scalar");
   Kernel<structured_clamp_min_out>::put("clamp_min");
-  Kernel<structured_clamp_max_out>::put("clamp_max");
-  Kernel<structured_leaky_relu_out>::put("leaky_relu");
   Kernel<structured_ufunc_add_CPU>::put("add.Tensor");
   Kernel<structured_sub_out>::put("sub.Tensor");
   Kernel<structured_threshold_backward_out>::put("threshold_backward");
-  Kernel<structured_lerp_Scalar>::put("lerp.Scalar");
-  Kernel<structured_addcmul_out>::put("addcmul");
-  Kernel<structured_addcdiv_out>::put("addcdiv");
-  Kernel<structured_gelu_out_cpu>::put("gelu");
-  Kernel<structured_gelu_backward_out_cpu>::put("gelu_backward");
   Kernel<structured_mm_out_cpu>::put("mm", "mm.out");
   Kernel<structured_bmm_out_cpu>::put("bmm", "bmm.out");
   Kernel<structured_addmm_out_cpu>::put("addmm", "addmm.out");
