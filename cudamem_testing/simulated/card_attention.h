@@ -13,6 +13,7 @@ class TORCH_API Context {
   bool userEnabledFlashSDP() const;
   bool userEnabledMemEfficientSDP() const;
   bool userEnabledCuDNNSDP() const;
+  static bool hasMKLDNN();
 };
 TORCH_API Context& globalContext();
 }  // namespace at

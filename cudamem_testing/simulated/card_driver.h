@@ -134,6 +134,9 @@ class AddressSpace {
 };
 
 inline std::atomic<bool> kernels_ran{false};  // on a card, since the cards were put in place
+inline void note_kernel() {  // most often it is known: a store takes longer than a look
+  if (!kernels_ran.load(std::memory_order_relaxed)) kernels_ran = true;
+}
 
 // Memory of the machine.
 class MachineMemory final : public Driver {

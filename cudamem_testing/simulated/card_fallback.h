@@ -16,6 +16,7 @@
 #include "card_arguments.h"
 #include "card_driver.h"
 #include "card_streams.h"
+#include "card_typed.h"
 
 namespace cudamem {
 
@@ -48,19 +49,36 @@ inline at::Tensor host(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda() ? shown(tensor, true) : tensor;
 }
 
+constexpr c10::DispatchKeySet kAboveKernels = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
 // These are not the user's operators: they are neither differentiated, nor cast, nor recorded.
 struct InsideKernel {
   // Switching the recording off and on makes torch look its observers up again, each time: only where there are any.
   InsideKernel() {
     if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) unrecorded.emplace();
   }
-  c10::impl::ExcludeDispatchKeyGuard below{c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+  c10::impl::ExcludeDispatchKeyGuard below{kAboveKernels};
   std::optional<at::DisableRecordFunctionGuard> unrecorded;
 };
 
 [[noreturn]] inline void needs_values(const std::string& name) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, name, " needs the values of a tensor on a simulated card without values ",
                               "(simulated_cuda(values=False)); give it values, or keep what the host reads on the CPU");
+  std::abort();
+}
+
+[[noreturn]] inline void on_two_devices(c10::Device one, c10::Device other) {
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", one, " and ", other, "!");
+  std::abort();
+}
+
+// The CPU cannot do it, or not with this type; a card may.
+[[noreturn]] inline void no_kernel(const std::string& name, const c10::NotImplementedError& error) {
+  const std::string reason = error.what_without_backtrace();
+  if (reason.rfind("a simulated card", 0) == 0) throw error;
+  const bool known = reason.rfind("Could not run", 0) != 0;
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no kernel for ", name, ": run this on a real card",
+                              known ? " (the CPU: " + reason.substr(0, reason.find('\n')) + ")" : "");
   std::abort();
 }
 
@@ -96,6 +114,36 @@ inline Argument read(const c10::IValue& value) {
   return found;
 }
 
+// Gives a tensor of the card the shape and the memory of the shown one, which the kernel may have resized or moved.
+inline void settle(const at::Tensor& shown, const at::Tensor& card) {
+  const auto& storage = shown.storage();
+  const bool moved = storage.nbytes() > card.storage().nbytes();
+  if (moved) {
+    c10::Storage kept = card.storage();
+    c10::DataPtr made = allocator_of_card().allocate(storage.nbytes());
+    if (has_values()) std::memcpy(made.get(), storage.data(), storage.nbytes());
+    kept.set_data_ptr_noswap(std::move(made));
+    kept.set_nbytes(storage.nbytes());
+  }
+  if (moved || shown.sizes() != card.sizes() || shown.strides() != card.strides()) {
+    card.unsafeGetTensorImpl()->set_sizes_and_strides(shown.sizes(), shown.strides(), shown.storage_offset());
+  }
+}
+
+inline at::Tensor copied_to_card(const at::Tensor& tensor) {
+  at::Tensor made = tensor.is_non_overlapping_and_dense()
+                        ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
+                        : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
+  if (has_values()) {
+    if (tensor.is_non_overlapping_and_dense()) {
+      std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());
+    } else {
+      host(made).copy_(tensor);
+    }
+  }
+  return made;
+}
+
 // What is the same for all calls of an operator.
 struct Known {
   Rule rule;
@@ -125,7 +173,7 @@ class Call {
 
   void run() {
     const InsideKernel guard;
-    kernels_ran = true;
+    note_kernel();
     values_ = has_values();
     const size_t count = schema_.arguments().size();
     const size_t base = stack_.size() - count;
@@ -136,14 +184,13 @@ class Call {
     for (size_t at = 0; has_generator && at < count; ++at) {
       if (is_generator(schema_.arguments()[at])) stack_[base + at] = generator(stack_[base + at]);
     }
-    TORCH_CHECK(!mixed_.defined() || !device_, "Expected all tensors to be on the same device, but found at least two ",
-                "devices, ", device_ ? *device_ : c10::Device(c10::DeviceType::CPU), " and cpu!");
+    if (mixed_.defined() && device_) on_two_devices(*device_, c10::DeviceType::CPU);
     const c10::Device device = device_ ? *device_ : asked_ ? *asked_ : c10::Device(c10::DeviceType::CUDA, current.card);
     const OnCard on(device);
     const at::Tensor narrow = values_ ? widen(base) : at::Tensor();
     call();
     if (narrow.defined()) stack_.back() = narrow.copy_(stack_.back().toTensor());
-    for (auto& pair : pairs_) settle(pair);
+    for (const Pair& pair : pairs_) settle(pair.shown, pair.card);
     const size_t results = schema_.returns().size();
     for (size_t at = stack_.size() - results; at < stack_.size(); ++at) bring(stack_[at]);
     if (rule) rule(kept);
@@ -162,7 +209,7 @@ class Call {
         op_.callBoxed(&stack_);
       }
     } catch (const c10::NotImplementedError& error) {
-      if (values_) no_kernel(error);
+      if (values_) no_kernel(c10::toString(op_.operator_name()), error);
       if (!schema_.returns().empty()) needs_values(schema_.name());
       stack_.resize(stack_.size() - schema_.arguments().size());  // there is no shape to compute
     }
@@ -185,16 +232,6 @@ class Call {
       return narrow;
     }
     return {};
-  }
-
-  // The CPU cannot do it, or not with this type; a card may.
-  [[noreturn]] void no_kernel(const c10::NotImplementedError& error) const {
-    const std::string reason = error.what_without_backtrace();
-    if (reason.rfind("a simulated card", 0) == 0) throw error;
-    const bool known = reason.rfind("Could not run", 0) != 0;
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "a simulated card has no kernel for ", op_.operator_name(), ": run this on a real card",
-                                known ? " (the CPU: " + reason.substr(0, reason.find('\n')) + ")" : "");
-    std::abort();
   }
 
   void show(c10::IValue& value) {
@@ -232,10 +269,7 @@ class Call {
       if (!values_ && tensor.is_cpu()) return shown(tensor, false);
       return tensor;
     }
-    if (device_ && *device_ != tensor.device()) {
-      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", *device_,
-                  " and ", tensor.device(), "!");
-    }
+    if (device_ && *device_ != tensor.device()) on_two_devices(*device_, tensor.device());
     device_ = tensor.device();
     at::Tensor made = shown(tensor, values_);
     pairs_.push_back({made, std::move(tensor)});
@@ -249,23 +283,6 @@ class Call {
            name.find("_fused") != std::string::npos || name.find("ctc") != std::string::npos ||
            name.find("pack") != std::string::npos || name.find("rnn") != std::string::npos ||
            name.find("set_") != std::string::npos || name.find("split") != std::string::npos;
-  }
-
-  // An argument that the kernel resized or moved.
-  void settle(const Pair& pair) const {
-    auto* const impl = pair.card.unsafeGetTensorImpl();
-    const auto& storage = pair.shown.storage();
-    const bool moved = storage.nbytes() > pair.card.storage().nbytes();
-    if (moved) {
-      c10::Storage kept = pair.card.storage();
-      c10::DataPtr made = allocator_of_card().allocate(storage.nbytes());
-      if (values_) std::memcpy(made.get(), storage.data(), storage.nbytes());
-      kept.set_data_ptr_noswap(std::move(made));
-      kept.set_nbytes(storage.nbytes());
-    }
-    if (moved || pair.shown.sizes() != pair.card.sizes() || pair.shown.strides() != pair.card.strides()) {
-      impl->set_sizes_and_strides(pair.shown.sizes(), pair.shown.strides(), pair.shown.storage_offset());
-    }
   }
 
   void bring(c10::IValue& value) {
@@ -293,17 +310,7 @@ class Call {
       return made;
     }
     if (tensor._is_zerotensor()) return zeros_without_memory(tensor);
-    at::Tensor made = tensor.is_non_overlapping_and_dense()
-                          ? empty_on_card(tensor.sizes(), tensor.strides(), tensor.scalar_type())
-                          : at::detail::empty_generic(tensor.sizes(), &allocator_of_card(), kCardKeys, tensor.scalar_type(), {});
-    if (values_) {
-      if (tensor.is_non_overlapping_and_dense()) {
-        std::memcpy(made.mutable_data_ptr(), tensor.const_data_ptr(), tensor.numel() * tensor.itemsize());
-      } else {
-        host(made).copy_(tensor);
-      }
-    }
-    return made;
+    return copied_to_card(tensor);
   }
 
   // Autograd's zeros have a shape and no memory.

@@ -88,6 +88,11 @@ class Taken {
   Taken(const c10::OperatorHandle& op, Stack* stack) : stack_(*stack), count_(op.schema().arguments().size()) {}
   const c10::IValue& operator[](size_t at) const { return stack_[stack_.size() - count_ + at]; }
   at::Tensor self() const { return (*this)[0].toTensor(); }
+  Stack all() const { return part(0, count_); }
+  Stack part(size_t first, size_t number) const {
+    const auto start = stack_.end() - static_cast<int64_t>(count_ - first);
+    return {start, start + static_cast<int64_t>(number)};
+  }
   void leave(c10::IValue result) {
     stack_.resize(stack_.size() - count_);
     stack_.push_back(std::move(result));
@@ -236,7 +241,7 @@ class Registered {
   void put_everywhere(c10::DispatchKey key, c10::KernelFunction kernel) {
     keep(dispatcher().registerFallback(key, std::move(kernel), kBy));
   }
-  void define(const char* schema) { keep(dispatcher().registerDef(torch::jit::parseSchema(schema), kBy)); }
+  void define(const std::string& schema) { keep(dispatcher().registerDef(torch::jit::parseSchema(schema), kBy)); }
   void clear() { all_.clear(); }
 
  private:
@@ -276,8 +281,8 @@ inline void register_kernels(Registered& registered) {
   put("record_stream", boxed<&record_stream>());
   put("native_dropout", boxed<&dropout>());
   // Operators that torch would decompose, but for which CUDA has a kernel.
-  for (const char* name : {"silu_backward", "mish_backward", "native_layer_norm", "addr", "addr.out", "any.dims",
-                           "any.dims_out", "all.dims", "all.dims_out"}) {
+  for (const char* name : {"mish_backward", "addr", "addr.out", "any.dims", "any.dims_out", "all.dims",
+                           "all.dims_out"}) {
     put(name, boxed<&fall_back>());
   }
 }

@@ -15,6 +15,7 @@
 namespace cudamem {
 
 using StreamId = int64_t;
+inline int64_t processors = 132;  // of a card
 using Context = std::shared_ptr<void>;  // the stack of a record
 
 // --- simulated_card.cpp ---
@@ -34,6 +35,10 @@ struct Argument;
 using Rule = void (*)(const std::vector<Argument>&);
 // What says which temporary memory an operator takes; null for those that take none.
 Rule rule_of(const std::string& name);
+
+// --- card_structured.cpp ---
+
+void put_structured();
 
 // --- card_operators.cpp ---
 

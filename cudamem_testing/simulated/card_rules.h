@@ -51,7 +51,6 @@ struct Workspaces {
 };
 
 inline Workspaces& workspaces = *new Workspaces;
-inline int64_t processors = 132;  // of a card
 
 // Whether cuBLAS can read a matrix without a copy: its rows or columns are contiguous.
 inline bool is_readable(const at::TensorBase& matrix) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -13,7 +15,6 @@ from torch import nn
 
 from cudamem_testing import simulated_cuda
 from cudamem_testing.simulated.kernels.layers import GRU, LSTM, RELU, TANH, Layers
-from cudamem_testing.simulated.kernels.recurrent import BESIDE
 from cudamem_testing.simulated.kernels.steps import Pass
 
 MODES = {"LSTM": LSTM, "GRU": GRU, "tanh": TANH, "relu": RELU}
@@ -33,7 +34,7 @@ class Case:
     both_ways: bool
     projected: int
     double: bool
-    beside: bool
+    batch_first: bool
     seed: int
 
     @property
@@ -111,8 +112,8 @@ def test_results_and_gradients_are_those_of_the_cpu(case: Case) -> None:
     room = torch.full((layers.reserve(rows if case.packed else x) // rows.element_size(),), torch.nan, dtype=case.dtype)
     stride = (4 if case.biases else 2) + bool(case.projected)
     with torch.no_grad():
-        for kept, beside in ((None, None), (room, {} if case.beside else None)):
-            one = Pass(layers, leaves[0].detach(), sizes, weights, stride, kept, 0, beside)
+        for kept in (None, room):
+            one = Pass(layers, leaves[0].detach(), sizes, weights, stride, kept, 0)
             given_states = [leaf.detach() for leaf in leaves[1:]]
             results = [torch.full_like(each, torch.nan) for each in expected]
             one.forward(given_states[0], results[0], results[1], *given_states[1:], *results[2:])
@@ -173,25 +174,66 @@ def test_seeds_draw_other_masks_and_all_or_nothing_drops_all() -> None:
     assert none[0].dropped(torch.ones(6, 4), 1).tolist() == torch.ones(6, 4).tolist()
 
 
-def test_what_a_library_keeps_lives_as_long_as_the_reserve() -> None:
+@pytest.fixture(scope="module")
+def card() -> Iterator[None]:
+    """A simulated one."""
+    with simulated_cuda("h100"):
+        yield
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@given(case=cases())
+def test_modules_on_a_card_are_those_on_the_cpu(card: None, case: Case) -> None:
+    on_cpu = case.module()
+    on_cpu.batch_first = case.batch_first
+    on_card = copy.deepcopy(on_cpu).cuda()
+    x = torch.randn(max(case.lengths), len(case.lengths), case.features, dtype=case.dtype)
+    found = []
+    for module in (on_cpu, on_card):
+        given_x = (x.transpose(0, 1) if case.batch_first else x).to(next(module.parameters()).device).requires_grad_()
+        rows = given_x
+        if case.packed:
+            rows = nn.utils.rnn.pack_padded_sequence(given_x, torch.tensor(case.lengths), case.batch_first)
+        out, ends = module(rows)
+        results = [out.data if case.packed else out, *(ends if case.kind == "LSTM" else [ends])]
+        used = results[: 1 + case.seed % len(results)]  # what is not used has no gradient
+        gradients = torch.autograd.grad(sum(one.sin().sum() for one in used), [given_x, *module.parameters()])
+        with torch.no_grad():
+            again, _ = module(rows)
+        found.append([*results, again.data if case.packed else again, *gradients])
+    torch.testing.assert_close([one.cpu() for one in found[1]], found[0])
+
+
+def memory_of_host(profile: torch.profiler.profile) -> int:
+    """Bytes that the CPU allocated and did not free."""
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return sum(one.nbytes() for one in events if one.name() == "[memory]" and one.device_type().name == "CPU")
+
+
+def test_what_a_library_keeps_lives_as_long_as_the_reserve(card: None) -> None:
     """Also where a reserve went another way, or gradients are taken twice, they are those of the CPU."""
     torch.manual_seed(0)
     module, x = nn.LSTM(3, 4, 2), torch.randn(5, 2, 3)
     on_cpu = torch.autograd.grad(module(x)[0].square().sum(), list(module.parameters()))
-    with simulated_cuda("h100"):
-        module, x = module.cuda(), x.cuda()
-        kept: list[torch.Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
-            loss = module(x)[0].square().sum()
-        storages = [weakref.ref(one.untyped_storage()) for one in kept if one.dtype == torch.uint8]
-        assert [sorted(vars(storage())[BESIDE]) for storage in storages] == [[0, 1]]
-        kept.clear()
-        parameters = list(module.parameters())
+    module, x = module.cuda(), x.cuda()
+    module(x)
+    kept: list[torch.Tensor] = []
+    record = {"activities": [torch.profiler.ProfilerActivity.CPU], "profile_memory": True}
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved)
+    with torch.profiler.profile(**record) as made, hooks:  # type: ignore[arg-type]
+        loss = module(x)[0].square().sum()
+    outputs, ends = 2 * 4 * 5 * 2 * 4, 2 * 2 * 4 * 2 * 4  # of two layers, which are in what else it keeps as well
+    assert memory_of_host(made) > outputs + ends
+    storages = [weakref.ref(one.untyped_storage()) for one in kept if one.dtype == torch.uint8]
+    assert len(storages) == 1
+    kept.clear()
+    parameters = list(module.parameters())
+    with torch.profiler.profile(**record) as freed:  # type: ignore[arg-type]
         gradients = [torch.autograd.grad(loss, parameters, retain_graph=more) for more in (True, False)]
-        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.cpu(), lambda saved: saved.cuda()):
-            moved = module(x)[0].square().sum()
-        gradients.append(torch.autograd.grad(moved, parameters))
-        del loss, moved, module, x, parameters
-        assert [storage() for storage in storages] == [None]
-        for one in gradients:
-            torch.testing.assert_close([each.cpu() for each in one], list(on_cpu))
+    assert memory_of_host(freed) == -memory_of_host(made)
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.cpu(), lambda saved: saved.cuda()):
+        moved = module(x)[0].square().sum()
+    gradients.append(torch.autograd.grad(moved, parameters))
+    assert [storage() for storage in storages] == [None]
+    for one in gradients:
+        torch.testing.assert_close([each.cpu() for each in one], list(on_cpu))

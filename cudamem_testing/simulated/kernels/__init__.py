@@ -20,10 +20,17 @@ from cudamem_testing.simulated.native import NativeCard
 
 def register(native: NativeCard, card: CardModel) -> Callable[[], None]:
     """Register all of them; what takes them out again."""
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    libraries: dict[str, Any] = {}
     memory = Memory(native)
     for module in (attention, cells, convolution, indexing, norms, recurrent):
         for name, kernel in module.kernels(memory, card).items():
-            library.impl(name, kernel, "CUDA")
-    leave: Callable[[], None] = library._destroy
+            namespace = name.split("::")[0] if "::" in name else "aten"
+            if namespace not in libraries:
+                libraries[namespace] = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+            libraries[namespace].impl(name, kernel, "CUDA")
+
+    def leave() -> None:
+        for library in libraries.values():
+            library._destroy()
+
     return leave

@@ -27,8 +27,8 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         "_scaled_dot_product_cudnn_attention_backward": found.cudnn_backward,
         "_scaled_dot_product_flash_attention": found.flash,
         "_scaled_dot_product_flash_attention_backward": found.flash_backward,
-        "_scaled_dot_product_efficient_attention": found.efficient,
-        "_scaled_dot_product_efficient_attention_backward": found.efficient_backward,
+        "cudamem_card::attend_written_out": found.written_out,
+        "cudamem_card::attend_backward_written_out": found.backward_written_out,
     }
 
 
@@ -58,7 +58,7 @@ class _Attention:
         sums = empty(query, (b, h, length, 1), FLOAT) if logsumexp else empty(query, (0,), FLOAT)
         if length > 1:
             self._memory.passing(query, 256)
-        self._forward(out, seed, query, key, value, bias, dropout, causal, scale)
+        torch.ops.cudamem_card.attend(out, sums, seed, query, key, value, bias, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], seed, offset, None
 
     def cudnn_backward(
@@ -87,7 +87,8 @@ class _Attention:
         if key.shape[1] != h:  # each head of the query has its own part of what heads of the key share
             workspace += b * h * key.shape[2] * (width + value.shape[-1]) * key.element_size()
         self._memory.passing(query, workspace)
-        self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
+        rest = seed, query, key, value, bias, dropout, causal, scale
+        torch.ops.cudamem_card.attend_backward(*grads, None, grad, out, logsumexp, *rest)
         return tuple(grads)
 
     # --- flash attention ---
@@ -112,7 +113,7 @@ class _Attention:
             self._memory.passing(query, 4 * parts * b * h * length, 4 * parts * b * h * length * columns)
         state = empty(query, (2,), torch.uint64)
         unused = empty(query, (), torch.uint64)
-        self._forward(out, state, query, key, value, None, dropout, causal, scale)
+        torch.ops.cudamem_card.attend(out, sums, state, query, key, value, None, dropout, causal, scale)
         return out, sums, None, None, length, key.shape[2], state, unused, empty(query, (0,))
 
     def _flash_parts(self, heads: int, length: int, keys: int, width: int) -> int:
@@ -165,69 +166,16 @@ class _Attention:
             4 * b * h * steps * columns,
             2 * b * h * key.shape[2] * width * key.element_size() if expanded else 0,
         )
-        self._backward(grads, grad, state, query, key, value, None, dropout, causal, scale)
-        return tuple(grads)
-
-    # --- the memory-efficient kernel ---
-
-    def efficient(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        logsumexp: bool,
-        dropout: float = 0.0,
-        causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> tuple[Any, ...]:
-        b, h, length, _ = query.shape
-        out = empty(query, (b, length, h, value.shape[-1])).transpose(1, 2)
-        sums = empty(query, (b, h, rounded(length, 32) if logsumexp else 0), FLOAT)
-        if query.dtype is not FLOAT and value.shape[-1] > 128:  # the result is added up in full precision
-            self._memory.passing(query, 4 * out.numel())
-        seed, offset = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-        self._forward(out, seed, query, key, value, bias, dropout, causal, scale)
-        return out, sums, seed, offset
-
-    def efficient_backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        logsumexp: Tensor,
-        seed: Tensor,
-        offset: Tensor,
-        dropout: float,
-        wanted: list[bool],
-        causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> tuple[Any, ...]:
-        b, h, length, width = query.shape
-        half = query.element_size() == 2
-        held = None if grad.transpose(1, 2).is_contiguous() else empty(grad, grad.shape)
-        grads: list[Tensor | None] = [
-            empty(one, (b, one.shape[2], h, one.shape[-1])).transpose(1, 2) for one in (query, key, value)
-        ]
-        grads.append(torch.empty_like(bias) if bias is not None and wanted[3] else None)
-        if not half:  # the sum of gradient times result; for half precision the kernel finds it
-            self._memory.passing(query, 4 * out.numel(), 4 * b * h * length, 4 * b * h * length)
-        delta = empty(query, (b, h, length), FLOAT)
-        self._memory.passing(query, b * h * _efficient_workspace(length, key.shape[2], width, value.shape[-1], half))
-        del held, delta
-        self._backward(grads, grad, seed, query, key, value, bias, dropout, causal, scale)
+        rest = state, query, key, value, None, dropout, causal, scale
+        torch.ops.cudamem_card.attend_backward(*grads, None, grad, out, logsumexp, *rest)
         return tuple(grads)
 
     # --- values ---
 
-    def _forward(
+    def written_out(
         self,
         out: Tensor,
+        sums: Tensor,
         seed: Tensor,
         query: Tensor,
         key: Tensor,
@@ -237,20 +185,22 @@ class _Attention:
         causal: bool,
         scale: float | None,
     ) -> None:
-        if not self._memory.values:
-            return
-        host = self._memory.host
-        q, k, v = host(query), host(key), host(value)
+        into, q, k, v, *biases = self._memory.hosts([out, query, key, value, *_given(bias)])
         if dropout:
             drawn = int(torch.randint(2**62, (), device=query.device).item())
-            host(seed).view(torch.int64).fill_(drawn)
-        result = _attend(q, k, v, None if bias is None else host(bias), self._kept(seed, q, k, dropout), causal, scale)
-        host(out).copy_(result)
+            self._memory.host(seed).view(torch.int64).fill_(drawn)
+        mask = biases[0] if biases else None
+        into.copy_(_attend(q, k, v, mask, self._kept(seed, q, k, dropout), causal, scale))
 
-    def _backward(
+    def backward_written_out(
         self,
-        grads: list[Any],
+        into_query: Tensor,
+        into_key: Tensor,
+        into_value: Tensor,
+        into_bias: Tensor | None,
         grad: Tensor,
+        out: Tensor,
+        sums: Tensor,
         seed: Tensor,
         query: Tensor,
         key: Tensor,
@@ -260,15 +210,13 @@ class _Attention:
         causal: bool,
         scale: float | None,
     ) -> None:
-        if not self._memory.values:
-            return
-        host = self._memory.host
-        q, k, v, g = (host(one).float() for one in (query, key, value, grad))
-        mask = None if bias is None else host(bias)
-        found = _attend_backward(q, k, v, g, mask, self._kept(seed, q, k, dropout), causal, scale)
+        g, q, k, v, *biases = self._memory.hosts([grad, query, key, value, *_given(bias)])
+        kept = self._kept(seed, q, k, dropout)
+        mask = biases[0] if biases else None
+        found = _attend_backward(q.float(), k.float(), v.float(), g.float(), mask, kept, causal, scale)
+        grads = self._memory.hosts([into_query, into_key, into_value, *_given(into_bias)])
         for into, one in zip(grads, found, strict=False):
-            if into is not None:
-                host(into).copy_(one.sum_to_size(into.shape))
+            into.copy_(one.sum_to_size(into.shape))
 
     def _kept(self, seed: Tensor, query: Tensor, key: Tensor, dropout: float) -> Tensor | None:
         """What dropout keeps of the weights, scaled; the same in forward and backward."""
@@ -280,15 +228,8 @@ class _Attention:
         return torch.empty(shape).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
 
 
-def _efficient_workspace(length: int, keys: int, width: int, value_width: int, half: bool) -> int:
-    """Bytes for one head: the query's gradient in tiles of 64 columns, each with a lock.
-
-    In half precision wide heads add up the gradients of key and value in full precision, too.
-    """
-    rows = 64 if width <= 64 else 128
-    tiles = rounded(length, rows) // rows * (rounded(width, 64) // 64)
-    found = tiles * (4 * rows * 64 + 16)
-    return found + 4 * rounded(keys, rows) * (width + value_width) if half and width > 128 else found
+def _given(tensor: Tensor | None) -> list[Tensor]:
+    return [] if tensor is None else [tensor]
 
 
 def _attend(

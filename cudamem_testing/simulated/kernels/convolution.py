@@ -25,45 +25,11 @@ KINDS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
-    host, fill = memory.host, memory.fill
 
-    def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
-        last = _is_last(x) or _is_last(weight)
-        held = _in_order(x, last)
-        out = _empty(x, _result(x, weight, *how), last)
-        memory.passing(x, _workspaces(x, weight, out, how, last).forward)
-        del held
-        if memory.values:
-            fill(out, torch.ops.aten.convolution(host(x), host(weight), None if bias is None else host(bias), *how))
-        return out
+    def workspaces(x: Tensor, weight: Tensor, result: Tensor, *rest: Any) -> list[int]:
+        return list(_workspaces(x, weight, result, rest[:-1], rest[-1]))
 
-    def convolution_backward(
-        grad: Tensor, x: Tensor, weight: Tensor, bias: Sequence[int] | None, *rest: Any
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        how, wanted = rest[:-1], rest[-1]
-        last = _is_last(x) or _is_last(weight)
-        held = [_in_order(grad, last), _in_order(x, last)]
-        workspaces = _workspaces(x, weight, grad, how, last)
-        into_x = into_weight = into_bias = None
-        if wanted[0]:
-            into_x = _empty(x, x.shape, last)
-            memory.passing(x, workspaces.into_input)
-        if wanted[1]:
-            into_weight = _empty(weight, weight.shape, last)
-            memory.passing(x, workspaces.into_weight)
-        del held
-        if wanted[2]:
-            with torch.autocast("cuda", enabled=False):  # else it would be summed up in full precision
-                into_bias = grad.sum([0, *range(2, grad.dim())])
-        if memory.values and (wanted[0] or wanted[1]):
-            more = bias, *how, [*wanted[:2], False]
-            found = torch.ops.aten.convolution_backward(host(grad), host(x), host(weight), *more)
-            for into, one in zip((into_x, into_weight), found, strict=False):
-                if into is not None:
-                    fill(into, one)
-        return into_x, into_weight, into_bias
-
-    return {"convolution": convolution, "convolution_backward": convolution_backward}
+    return {"cudamem_card::convolution_workspaces": workspaces}
 
 
 class Workspaces(NamedTuple):
@@ -107,36 +73,6 @@ def _key(x: Tensor, weight: Tensor, how: Sequence[Any], last: bool) -> str:
     return " ".join([*words, *kept, str(groups), *([f"t{out}"] if transposed else [])])
 
 
-def _format(last: bool, dims: int) -> torch.memory_format:
-    if not last:
-        return torch.contiguous_format
-    return torch.channels_last if dims == 4 else torch.channels_last_3d
-
-
-def _is_last(tensor: Tensor) -> bool:
-    """Whether channels are next to each other in memory; if they are in any input, cuDNN computes in that order."""
-    if tensor.dim() not in (4, 5):
-        return False
-    least = 0
-    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
-        size, stride = tensor.shape[dim], tensor.stride(dim)
-        if size == 0 or stride < least or (dim == 0 and least == tensor.stride(1)):
-            return False
-        least = stride * size
-    return True
-
-
-def _in_order(tensor: Tensor, last: bool) -> Tensor | None:
-    """Memory for a copy of a tensor in the order that cuDNN computes in; ``None`` if it is in that order."""
-    if tensor.is_contiguous(memory_format=_format(last, tensor.dim())):
-        return None
-    return _empty(tensor, tensor.shape, last)
-
-
-def _empty(near: Tensor, shape: Sequence[int], last: bool) -> Tensor:
-    return torch.empty(shape, dtype=near.dtype, device=near.device, memory_format=_format(last, len(shape)))
-
-
 def _padded(tensor: Tensor) -> int:
     """Bytes of a copy with channels last, whose number is rounded up for tensor cores."""
     channels = tensor.shape[1]
@@ -177,23 +113,3 @@ def _partial_sums(x: Tensor, weight: Tensor, how: Sequence[Any]) -> int:
     if size >= MIB or x.numel() <= MIB:
         return 0
     return 9 * MIB // 2 if size < 64 * KIB else 2 * MIB
-
-
-def _result(
-    x: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> list[int]:
-    """Shape of the result."""
-    found = [x.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
-    number = x.dim() - 2
-    for dim in range(number):
-        s, p, d, o = (one[dim] if len(one) > 1 else one[0] for one in (stride, padding, dilation, output_padding))
-        size, kernel = x.shape[dim + 2], d * (weight.shape[dim + 2] - 1) + 1
-        found.append((size - 1) * s - 2 * p + kernel + o if transposed else (size + 2 * p - kernel) // s + 1)
-    return found

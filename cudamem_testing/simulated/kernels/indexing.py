@@ -12,7 +12,6 @@ from cudamem_testing.simulated.kernels.memory import Memory, empty
 from cudamem_testing.torch_api.operators import embedding_bag_backward_of_cpu, embedding_bag_of_cpu
 
 Tensor = torch.Tensor
-FEW = 3072  # more indices are sorted first
 OFTEN = 20  # as often must each row occur for another kernel: recorded for 61 times and more, not for 8
 MAX = 2  # the mode of bags that keeps the largest
 
@@ -45,7 +44,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         often = count > OFTEN * number
         full = 4 * number * width if often and grad.element_size() < 4 else 0  # summed up in full precision
         more = full + (8 * count if scale_by_frequency else 0)
-        out = gradient(grad, indices, number, count > FEW or scale_by_frequency, 8 if often else 4 * width, more)
+        out = gradient(grad, indices, number, True, 8 if often else 4 * width, more)
         if memory.values:
             rest = (number, padding, scale_by_frequency)
             memory.fill(out, torch.ops.aten.embedding_dense_backward(host(grad), host(indices), *rest))
@@ -115,7 +114,7 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
         return embedding_bag_backward(grad, indices, bag_of, sizes, most, number, scale_by_frequency, mode, *more)
 
     return {
-        "embedding_dense_backward": embedding_dense_backward,
+        "cudamem_card::embedding_backward_by_order": embedding_dense_backward,
         "_embedding_bag_backward": embedding_bag_any_backward,
         "_embedding_bag": embedding_bag,
         "_embedding_bag_forward_only": embedding_bag,

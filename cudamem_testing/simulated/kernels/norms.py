@@ -17,50 +17,6 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     """By the operator's name."""
     host, fill = memory.host, memory.fill
 
-    def cudnn_batch_norm(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        mean: Tensor | None,
-        var: Tensor | None,
-        training: bool,
-        momentum: float,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        out = torch.empty_like(x)
-        mean_kept, var_kept = (empty(weight, (x.shape[1],) if training else (0,)) for _ in range(2))
-        if training and not x.is_contiguous():
-            memory.passing(x, _channel_sums(x, card.processors, forward=True))
-        reserve = empty(x, (0,), torch.uint8)
-        if memory.values:
-            given = [None if one is None else host(one) for one in (weight, bias, mean, var)]
-            into = dict(zip(("out", "save_mean", "save_invstd"), memory.hosts([out, mean_kept, var_kept]), strict=True))
-            torch.ops.aten.native_batch_norm.out(host(x), *given, training, momentum, eps, **into)
-        return out, mean_kept, var_kept, reserve
-
-    def cudnn_batch_norm_backward(
-        x: Tensor,
-        grad: Tensor,
-        weight: Tensor,
-        mean: Tensor | None,
-        var: Tensor | None,
-        saved_mean: Tensor | None,
-        saved_var: Tensor | None,
-        eps: float,
-        reserve: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        held = None if grad.stride() == x.stride() else torch.empty_like(x)
-        grads = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-        if not x.is_contiguous():
-            memory.passing(x, _channel_sums(x, card.processors, forward=False))
-        del held
-        if memory.values:
-            given = [None if one is None else host(one) for one in (weight, mean, var, saved_mean, saved_var)]
-            found = torch.ops.aten.native_batch_norm_backward(host(grad), host(x), *given, True, eps, [True] * 3)
-            for into, one in zip(grads, found, strict=True):
-                fill(into, one)
-        return grads
-
     def fused_rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         lead = x.shape[: x.dim() - len(shape)]
@@ -134,21 +90,6 @@ def kernels(memory: Memory, card: CardModel) -> dict[str, Callable[..., Any]]:
     return {
         "native_group_norm": native_group_norm,
         "native_group_norm_backward": native_group_norm_backward,
-        "cudnn_batch_norm": cudnn_batch_norm,
-        "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
         "_fused_rms_norm": fused_rms_norm,
         "_fused_rms_norm_backward": fused_rms_norm_backward,
     }
-
-
-def _channel_sums(x: Tensor, processors: int, *, forward: bool) -> int:
-    """Bytes of the workspace for a batch norm of channels that are next to each other.
-
-    A number for each channel of 64 rows (96 in backward) is kept twice, and some for each block of threads.
-    """
-    channels = x.shape[1]
-    rows = x.numel() // max(channels, 1)
-    columns = -(-channels // 64)
-    if forward:
-        return 4 * (2 * -(-rows // 64) * channels + -(-rows // 64) * columns + 2 * processors + 4 + columns)
-    return 4 * (2 * -(-rows // 96) * channels + 2 * processors + columns)

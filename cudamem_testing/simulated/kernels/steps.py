@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import torch
 
-from cudamem_testing.simulated.kernels import onednn
 from cudamem_testing.simulated.kernels.layers import GATES, GRU, KEPT, LSTM, RELU, Layers
 
 Tensor = torch.Tensor
@@ -56,8 +55,7 @@ class Pass:
     """Forward and backward of all layers for one input.
 
     ``x`` has the sequences' steps as rows, ``sizes`` how many of them each step has, ``room`` elements that stay until
-    backward (``None``: forward alone). Dropout between layers is drawn from ``seed`` in both. ``kept`` takes what a
-    library keeps for backward, which is larger than any room; without it that is computed again.
+    backward (``None``: forward alone). Dropout between layers is drawn from ``seed`` in both.
     """
 
     layers: Layers
@@ -67,7 +65,6 @@ class Pass:
     stride: int
     room: Tensor | None
     seed: int
-    kept: dict[int, tuple[Tensor, ...]] | None = None
 
     def forward(
         self, hx: Tensor, out: Tensor, last: Tensor, cx: Tensor | None = None, cell: Tensor | None = None
@@ -120,22 +117,11 @@ class Pass:
         """Whether all sequences have the same length."""
         return len(set(self.sizes)) == 1
 
-    @cached_property
-    def by_library(self) -> bool:
-        """Whether oneDNN computes these layers."""
-        return onednn.computes(self.layers, self.x, self.stride, self.even)
-
     # --- one layer in one direction ---
 
     def _forward(
         self, at: int, x: Tensor, state: Tensor, cells: Tensor | None, out: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        if self.by_library and cells is not None:
-            found = self._library(at).forward(self._sequences(x), state, cells, self.kept is not None)
-            out.copy_(found[0].flatten(0, 1))
-            if self.kept is not None:
-                self.kept[at] = found
-            return found[1], found[2]
         mode, own, kept = self.layers.mode, self._weights(at), self._kept(at)
         across = own.of_state.t()
         bias = own.bias
@@ -190,12 +176,6 @@ class Pass:
         last: Tensor,
         cells: tuple[Tensor, Tensor] | None,
     ) -> Gradients:
-        if self.by_library and cells is not None:
-            begin, library = (self._sequences(x), hx, cells[0]), self._library(at)
-            forward = (self.kept or {}).get(at) or library.forward(*begin, True)
-            of_results = self._sequences(grads), last, cells[1]
-            of_x, of_state, of_cell, *of_weights = library.backward(*begin, forward, of_results)
-            return Gradients(of_x.flatten(0, 1), of_state, of_cell, of_weights)
         own, before = self._weights(at), self._before(at, out, hx)
         if self.layers.mode == LSTM and cells is not None:
             return self._backward_of_lstm(at, own, x, before, grads, last, *cells)
@@ -282,13 +262,6 @@ class Pass:
     def _ways(self, rows: Tensor) -> Sequence[Tensor]:
         """The columns of each direction."""
         return [rows] if self.layers.ways == 1 else rows.chunk(2, 1)
-
-    def _library(self, at: int) -> onednn.Layer:
-        weights = self.weights[at * self.stride : (at + 1) * self.stride]
-        return onednn.Layer(self.layers, weights, bool(at % self.layers.ways))
-
-    def _sequences(self, rows: Tensor) -> Tensor:
-        return rows.contiguous().view(len(self.sizes), self.sizes[0], -1)
 
     def _steps(self, rows: Tensor) -> tuple[Tensor, ...]:
         return rows.split_with_sizes(list(self.sizes))
