@@ -103,7 +103,7 @@ def growths(windows: Iterable[Window]) -> list[tuple[str, int]]:
         peak, reserved = _growth_names(window.device)
         if (growth := window.peak_growth) is not None:
             found.append((peak, growth))
-        if (growth := window.reserved_growth) is not None:
+        if window.reserved_peak is not None and (growth := window.reserved_growth) is not None:
             found.append((reserved, growth))
     return found
 
@@ -117,11 +117,12 @@ class SharedWindows:
     """Windows kept until the run ends: without the readings at their ends, and equal ones are one object.
 
     Each test has several. Most equal those of other tests, and every kept object makes each full
-    collection of garbage longer.
+    collection of garbage longer: so does a tuple of windows, and equal ones are one object as well.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Window] = {}
+        self._groups: dict[tuple[int, ...], tuple[Window, ...]] = {}  # by the ids of their windows
 
     def of(self, windows: Iterable[Window]) -> tuple[Window, ...]:
         """The same windows, shared."""
@@ -135,4 +136,10 @@ class SharedWindows:
                     known.clear()
                 found = known[key] = window._replace(opened=None, closed=None)
             shared.append(found)
-        return tuple(shared)
+        ids = tuple(map(id, shared))
+        group = self._groups.get(ids)
+        if group is None:
+            if len(self._groups) >= MOST_SHARED:
+                self._groups.clear()
+            group = self._groups[ids] = tuple(shared)
+        return group
