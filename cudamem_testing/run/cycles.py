@@ -113,7 +113,8 @@ class CycleCheck:
         self._problems.clear()
         if self.watches:
             try:
-                self._watch.start()
+                if not self._counts_now:  # else it is started when it counts
+                    self._watch.start()
                 counts = self._counts
             except Exception as error:  # no compiler, another build of Python, or another torch: it stays so
                 self.watches = False
@@ -123,6 +124,7 @@ class CycleCheck:
             if counts is not None:
                 owner = 0 if self._counting is None else subject.owner.numbers.get(self._counting.device)
                 if owner is None:
+                    self._watch.start()
                     self._watch.look_at_all()
                 else:
                     counts(owner, self._limit)
