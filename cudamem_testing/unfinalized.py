@@ -142,7 +142,7 @@ class GarbageWatch:
         outside: Callable[[], None] | None = None,
         recognise: Callable[[list[object], int], bool] = lambda garbage, fingerprint: False,
     ) -> None:
-        self.kinds = kinds
+        self.kinds, self._kinds = kinds, ctypes.py_object(kinds)
         self._look, self._recognise = look, recognise
         self.gone, self.failed, self.outside = gone, failed, outside
         #: Collections until the last stop that were not examined because something held the mark: ``gc.freeze()``, a
@@ -192,16 +192,35 @@ class GarbageWatch:
     def counting(
         self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type, cards: bytes = b""
     ) -> Callable[[int, int], None]:
-        """A function of an owner and a limit in bytes that makes this watch examine only garbage that may keep so much
-        of the owner's memory, and each kind once; the blocks of further garbage are counted. Earlier counts are
-        dropped.
+        """A function of an owner and a limit in bytes that starts this watch and makes it examine only garbage that may
+        keep so much of the owner's memory, and each kind once; the blocks of further garbage are counted. Earlier
+        counts are dropped.
 
         ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, zeros
         without it; ``offset`` is where the object of a tensor has the address of the C++ tensor. ``cards`` has the
         numbers of the other devices that count, four bytes each.
         """
-        meter = library.cudamem_collector_meter
-        return functools.partial(meter, self, *functions, offset, parameter, cards, len(cards) // 4)
+        block_at, totals = map(ctypes.c_void_p, functions)
+        tensors = ctypes.c_uint32(offset), ctypes.py_object(parameter)
+        chosen = ctypes.c_char_p(cards), ctypes.c_uint32(len(cards) // 4)
+        me = ctypes.py_object(self)
+        meter = functools.partial(library.cudamem_collector_meter, me, block_at, totals, *tensors, *chosen)
+        # Every test but the first makes one call; what ctypes would make of its arguments each time is made once.
+        again = functools.partial(library.cudamem_collector_mark_for, self._kinds, _main, me)
+        metered = False
+
+        def count(owner: int, limit: int) -> None:
+            nonlocal metered
+            begun = again(owner, limit) if metered and not _watches else -1
+            if begun >= 0:
+                _watches.append(self)
+                self._begun = begun
+            else:
+                self.start(library)
+                meter(owner, limit)
+                metered = True
+
+        return count
 
     @staticmethod
     def look_at_all() -> None:
@@ -240,11 +259,11 @@ class GarbageWatch:
 _watches: list[GarbageWatch] = []
 _started: list[ctypes.PyDLL] = []
 #: The main thread of this process: asking for it takes two calls, and every test does.
-_main = [main_thread().ident]
+_main = ctypes.c_uint64(main_thread().ident or 0)
 
 
 def _forked() -> None:
-    _main[0] = main_thread().ident
+    _main.value = main_thread().ident or 0
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -262,7 +281,7 @@ def refresh() -> int:
     kinds = _watches[0].kinds
     if len(_watches) > 1:
         kinds = tuple({id(kind): kind for watch in _watches for kind in watch.kinds}.values())
-    counted: int = _started[0].cudamem_collector_mark(kinds, _main[0])
+    counted: int = _started[0].cudamem_collector_mark(kinds, _main)
     return counted
 
 
@@ -271,8 +290,10 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
     library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 8, ctypes.c_int32]
-    library.cudamem_collector_mark.argtypes = [ctypes.py_object, ctypes.c_uint64]
-    for name in ("mark", "seen", "collections", "end"):
+    marked = ctypes.py_object, ctypes.c_uint64
+    library.cudamem_collector_mark.argtypes = marked
+    library.cudamem_collector_mark_for.argtypes = (*marked, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
+    for name in ("mark", "mark_for", "seen", "collections", "end"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
     given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     meter = (*given, ctypes.py_object, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)

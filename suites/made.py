@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cudamem_testing.model.references import Kind, Path, Reference, RootKind, Step
+from cudamem_testing.model.edges import Kind, Reference
+from cudamem_testing.model.references import Path, RootKind, Step
 
 _WORDS = (
     ("module ", RootKind.MODULE),

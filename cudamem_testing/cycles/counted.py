@@ -71,7 +71,7 @@ def _counted(group: Sequence[tuple[Count, Cycle, KeptTensor]], *, names: bool) -
     for tensor in cycle.tensors if names else ():
         if blocks[_kind(tensor)] > 0:
             blocks[_kind(tensor)] -= 1
-            first.append(replace(tensor, address=0))
+            first.append(tensor._replace(address=0))
     rest = [KeptTensor("", "", size, device, 0, stack) for size, device, stack in blocks.elements()]
     times = max((whole + (part > 0) for whole, part in said), default=1)
     agreed = all(one == (times, 0) for one in said)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from cudamem_testing.cycles.memory import Memory
 from cudamem_testing.cycles.native import NONE, Blocks, Item, Storages, items_in
@@ -17,8 +18,7 @@ MOST_BEYOND, SOME_BEYOND = 20_000, 100
 Allocated = Callable[[str, int], "Stack | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What is looked for.
 
     ``device`` says which devices count. ``blocks`` finds blocks of the CPU, and ``stack_of`` returns a stack by its
@@ -61,8 +61,7 @@ def project_lines(locator: Locator, tensors: Iterable[KeptTensor]) -> Iterator[t
                 yield locator.path(frame), frame.line
 
 
-@dataclass(slots=True)
-class Found:
+class Found(NamedTuple):
     """A cycle with the tensors that were read, each with its weak reference or its number, and the numbers of further
     storages.
     """

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.references import Kind
+from cudamem_testing.model.edges import Kind
 from cudamem_testing.objects.names import name_of
 from cudamem_testing.objects.references import references
 from cudamem_testing.objects.tensors import is_tensor

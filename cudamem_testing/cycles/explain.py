@@ -295,7 +295,7 @@ class _Explanation:
         if first is not None:
             for number, same in zip(range(len(heads)), first.tensors, strict=False):
                 tensor, where = kept[number]
-                kept[number] = replace(tensor, name=same.name, shape=same.shape), where
+                kept[number] = tensor._replace(name=same.name, shape=same.shape), where
             return Found(replace(first, tensors=(), hanging=hanging), kept, rest)
         holding = {id(step.holder) for step in steps}
         starts = [one for one in closed[:-1] if id(self._objects[one]) in holding]
@@ -347,7 +347,7 @@ class _Explanation:
         tensor = self._object(place)
         path = hops([self._object(one) for one in _shortened(paths[place], NAMED_ENDS)])
         name = name_along(path or [step for step in steps if step.referent is tensor][:1])
-        return replace(kept, name=name, shape=shape_of(tensor))
+        return kept._replace(name=name, shape=shape_of(tensor))
 
     def _object(self, place: int) -> object:
         """The object at a place; that of a gradient is made when it is first asked for."""

@@ -38,13 +38,13 @@ def placed(record: Record, collection: int, cycles: Iterable[Cycle], locator: Lo
     def of(tensor: KeptTensor) -> KeptTensor:
         blocks = record.at(collection, tensor.device)
         place = None if blocks is None else blocks.get(tensor.address)
-        return tensor if place is None else replace(tensor, stack=place.stack)
+        return tensor if place is None else tensor._replace(stack=place.stack)
 
     found = []
     for cycle in cycles:
         tensors = tuple(map(of, cycle.tensors))
         near = tuple(project_lines(locator, tensors[:NAMED]))
-        found.append(replace(cycle, tensors=tensors, origin=replace(cycle.origin, near=near)))
+        found.append(replace(cycle, tensors=tensors, origin=cycle.origin._replace(near=near)))
     return found
 
 

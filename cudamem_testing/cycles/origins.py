@@ -15,7 +15,7 @@ from typing import Any
 from cudamem_testing import safe_access
 from cudamem_testing.cycles.results import Link, Origin
 from cudamem_testing.cycles.words import INNER, Hop, rank
-from cudamem_testing.model.references import Kind
+from cudamem_testing.model.edges import Kind
 from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.objects.tensors import is_module, is_tensor

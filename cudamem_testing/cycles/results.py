@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.remarks import Remark, Tied
 from cudamem_testing.model.stacks import Stack
@@ -26,8 +26,7 @@ LineOfCode = tuple[str, str]
 """A file, and the qualified name of a class in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """One reference of a cycle, described so that the store can be found in source code.
 
     ``name`` is its attribute, key or local variable, ``None`` without one. ``classes`` are those of its holder in the
@@ -45,8 +44,7 @@ class Link:
     frame: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The facts that decide who made a cycle.
 
     ``near`` are lines of the project, innermost first, that allocated what the cycle kept. ``runs_project`` is whether
@@ -67,8 +65,7 @@ class Origin:
         return self.runs_project or not self.library
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTensor:
+class KeptTensor(NamedTuple):
     """A storage that a cycle kept: bytes, device and address, and its first tensor.
 
     ``name`` is its path from the cycle (``layer.0.weight``); empty beyond the first few. ``stack`` are the calls that

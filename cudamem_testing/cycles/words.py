@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudamem_testing import safe_access
 from cudamem_testing.cycles.native import Towards
-from cudamem_testing.model.references import Kind, Reference
+from cudamem_testing.model.edges import Kind, Reference
 from cudamem_testing.model.remarks import Knot, Tied
 from cudamem_testing.objects.names import RUNNING, clean, key_text, tensor_name, type_word
 from cudamem_testing.objects.references import edges_towards, label
@@ -38,8 +37,7 @@ _NUMBER = re.compile(r"\[\d+\]|(?<=hook )\d+|(?<=argument )\d+")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """One labelled reference between two live objects: a working part, no result."""
 
     holder: object

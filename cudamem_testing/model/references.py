@@ -1,4 +1,4 @@
-"""References as text: ``Reference`` (one labelled edge), ``Step`` and ``Path`` (a chain of them).
+"""Chains of references as text: ``Step`` and ``Path``.
 
 They hold strings and ids only, so a result that is stored, pickled or shown keeps no user object alive.
 
@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from cudamem_testing.model.edges import Kind, Reference
+
 #: Longest chain that is shown in full; longer ones lose their middle.
 #: Replaces keys and positions of containers in causes, because another run may have others.
 ANY_KEY = "[*]"
@@ -21,44 +23,6 @@ ANY_KEY = "[*]"
 PASSING_NAME = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{8,}|\d+(?:_\d+)*")
 
 SHOWN_STEPS = 14
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor that is a view of a part of its storage: its description, and the shape of the whole."""
-
-    name: str
-    whole: tuple[int, ...]
-
-
-class Kind(str, Enum):
-    """The kind of an edge. The value is the word in tables and graphs."""
-
-    GLOBAL = "global"
-    ATTRIBUTE = "attribute"
-    SUBMODULE = "submodule"
-    ITEM = "item"
-    KEY = "key"
-    ELEMENT = "element"
-    CLOSURE = "closure"
-    LOCAL = "local"
-    STACK = "frame"
-    CALL = "call"
-    CACHED = "cached"
-    CALLBACK = "callback"
-    HOOK = "hook"
-    GRAD = "grad"
-    GRAD_FN = "grad_fn"
-    NEXT = "next"
-    SAVED = "saved"
-    STORAGE = "storage"
-    INTERNAL = "internal"
-    CLASS = "class"
-    ROOT = "root"
-    OTHER = "other"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class RootKind(str, Enum):
@@ -115,8 +79,6 @@ class Unsure(str, Enum):
     LIBRARY = "library"
 
 
-#: An edge before it becomes text: its kind, the varying part of the label, and the referent.
-Edge = tuple[Kind, object, object]
 #: Kinds whose text is appended to the text before it: ``x.grad.grad_fn[MulBackward0].saved self``.
 _CHAINED = frozenset({Kind.SUBMODULE, Kind.GRAD, Kind.GRAD_FN, Kind.NEXT, Kind.SAVED, Kind.STORAGE, Kind.CALL})
 #: Kinds that name the referent, so that its type follows in parentheses: ``_CACHE (dict)['k']``.
@@ -127,26 +89,7 @@ _OF_A_CLASS = frozenset({Kind.GRAD_FN, Kind.NEXT})
 _NAMESPACES = frozenset({".__dict__", "._modules", "._parameters", "._buffers"})
 _COMPILED = re.compile(r"\b__compiled_fn_\d+\w*")
 _LINE_OF_FRAME = re.compile(r"(\([^()\s]+):\d+\)")
-_QUOTED = re.compile(r"(['\"])(.*)\1")
 _THREAD = re.compile(r"thread '.*?'(?= > frame |$)")
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """One labelled edge: its kind and its text after the holder (``.attr``, ``['key']``, ``local 'x'``)."""
-
-    kind: Kind
-    text: str
-
-    @property
-    def name(self) -> str:
-        """The name in the label: ``x`` of ``.x``, ``['x']``, ``.__dict__['x']`` and ``local 'x'``."""
-        quoted = _QUOTED.search(self.text)
-        text = self.text.lstrip(".") if quoted is None else quoted[2]
-        return text.strip("[]") if text[:1] == "[" else text
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cudamem_testing.model.references import Path, Reach, View
+from cudamem_testing.model.edges import View
+from cudamem_testing.model.references import Path, Reach
 from cudamem_testing.model.stacks import Frame, Stack
 
 

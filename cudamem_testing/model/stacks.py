@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,9 +24,7 @@ NO_STACK = "(no Python stack)"
 _PACKAGES = re.compile(r"(?:.*[/\\])?(?:site|dist)-packages[/\\]")
 _LIBRARY = re.compile(r"(?:.*[/\\])?lib[/\\]python3\.\d+t?[/\\]")  # the standard library of another machine
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-_STANDARD = tuple(
-    path.rstrip("/\\") + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
-)
+_STANDARD = os.path.dirname(os.__file__) + os.sep  # `sysconfig` takes a millisecond to say the same
 _PASSING_ON = ("torch/utils/_device.py", "torch/overrides.py")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -205,9 +202,8 @@ class Locator:
             return "<notebook>", "project"
         if file.startswith(_OWN):
             return "cudamem_testing/" + _slashes(file[len(_OWN) :]), "library"
-        for folder in _STANDARD:
-            if file.startswith(folder):
-                return _slashes(file[len(folder) :]), "library"
+        if file.startswith(_STANDARD):
+            return _slashes(file[len(_STANDARD) :]), "library"
         prefix = self.root.rstrip("/\\") + os.sep
         if self.root and file.startswith(prefix):
             return _slashes(file[len(prefix) :]), "project"

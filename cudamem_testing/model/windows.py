@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from cudamem_testing.model.counters import Counters
@@ -93,6 +94,7 @@ class Window(NamedTuple):
 
 
 _COMPARED = Window._fields.index("opened")
+_compared: Callable[[Window], tuple[object, ...]] = itemgetter(slice(_COMPARED))
 MOST_SHARED = 1000
 
 
@@ -103,7 +105,7 @@ def growths(windows: Iterable[Window]) -> list[tuple[str, int]]:
         peak, reserved = _growth_names(window.device)
         if (growth := window.peak_growth) is not None:
             found.append((peak, growth))
-        if (growth := window.reserved_growth) is not None:
+        if window.reserved_peak is not None and (growth := window.reserved_growth) is not None:
             found.append((reserved, growth))
     return found
 
@@ -117,22 +119,27 @@ class SharedWindows:
     """Windows kept until the run ends: without the readings at their ends, and equal ones are one object.
 
     Each test has several. Most equal those of other tests, and every kept object makes each full
-    collection of garbage longer.
+    collection of garbage longer: so does a tuple of windows, and equal ones are one object as well.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Window] = {}
+        self._groups: dict[tuple[tuple[object, ...], ...], tuple[Window, ...]] = {}
 
     def of(self, windows: Iterable[Window]) -> tuple[Window, ...]:
         """The same windows, shared."""
-        known = self._known
-        shared = []
-        for window in windows:
-            key = window[:_COMPARED]
-            found = known.get(key)
-            if found is None:
-                if len(known) >= MOST_SHARED:
-                    known.clear()
-                found = known[key] = window._replace(opened=None, closed=None)
-            shared.append(found)
-        return tuple(shared)
+        keys = tuple(map(_compared, windows))
+        group = self._groups.get(keys)
+        if group is None:
+            if len(self._groups) >= MOST_SHARED // 10:
+                self._groups.clear()
+            group = self._groups[keys] = tuple(map(self._one, keys))
+        return group
+
+    def _one(self, key: tuple[object, ...]) -> Window:
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MOST_SHARED:
+                self._known.clear()
+            found = self._known[key] = Window(*key)  # type: ignore[arg-type] # the fields that are compared
+        return found

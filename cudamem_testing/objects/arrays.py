@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.references import Edge, Kind
+from cudamem_testing.model.edges import Edge, Kind
 from cudamem_testing.objects.names import key_text
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.references import View
+from cudamem_testing.model.edges import View
 from cudamem_testing.show.printable import one_line
 from cudamem_testing.torch_api import nodes, tensors
 

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.references import Edge, Kind, Path, Reference, Step, stable_step
+from cudamem_testing.model.edges import Edge, Kind, Reference
+from cudamem_testing.model.references import Path, Step, stable_step
 from cudamem_testing.objects.graph import Chain
 from cudamem_testing.objects.names import type_word
 from cudamem_testing.objects.references import edges, label

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.references import Edge, Kind, Reference
+from cudamem_testing.model.edges import Edge, Kind, Reference
 from cudamem_testing.objects import arrays
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.names import clean, key_text

@@ -31,7 +31,8 @@ import torch
 
 from cudamem_testing import safe_access
 from cudamem_testing.model import stacks
-from cudamem_testing.model.references import Kind, Reference, RootKind
+from cudamem_testing.model.edges import Kind, Reference
+from cudamem_testing.model.references import RootKind
 from cudamem_testing.objects.frames import frame_locals
 from cudamem_testing.objects.modules import ModuleTable
 from cudamem_testing.objects.names import clean, code_place, lru_name, type_word

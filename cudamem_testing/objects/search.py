@@ -30,7 +30,8 @@ import torch
 
 from cudamem_testing import safe_access, torch_api
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure, View
+from cudamem_testing.model.edges import View
+from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Unsure
 from cudamem_testing.objects import arrays, results
 from cudamem_testing.objects.carriers import Carriers
 from cudamem_testing.objects.clock import Clock

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -17,8 +17,7 @@ from cudamem_testing import safe_access
 from cudamem_testing.torch_api import tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """One storage of ``nbytes`` bytes. ``identity`` is unique among live ones, ``address`` is its data pointer."""
 
     identity: int

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.references import Edge, Kind
+from cudamem_testing.model.edges import Edge, Kind
 from cudamem_testing.objects.names import key_text
 from cudamem_testing.torch_api import nodes, tensors
 

@@ -77,24 +77,24 @@ class Collector:
     @pytest.hookimpl(tryfirst=True)  # before others print the report
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record arrives with teardown."""
-        nodeid, when = report.nodeid, report.when
+        nodeid, when, failed = report.nodeid, report.when, report.outcome == "failed"  # not by its properties: calls
         if when not in PHASES:
-            if report.failed:
+            if failed:
                 self._failed.crashed(nodeid, worker_of(getattr(report, "node", None)), str(report.longrepr))
                 if self._settings.on:
                     self._outcomes.crashed(nodeid)
             return
         node = getattr(report, "node", None)
         worker = "" if node is None else worker_of(node)
-        if when != "teardown" or not report.passed:  # a teardown that passes changes no outcome
+        if when != "teardown" or report.outcome != "passed":  # a teardown that passes changes no outcome
             self._outcomes.phase(nodeid, worker, when, str(report.outcome), xfail=hasattr(report, "wasxfail"))
-        if report.failed:
+        if failed:
             plugins = self._config.pluginmanager
             if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
                 plugins.register(Statuses(), "cudamem-statuses")
         if when == "setup":  # the last attempt of a test counts
             self._gathered.checked.pop(nodeid, None)
-        lines = failure_lines(report) if report.failed and self._shortens else None
+        lines = failure_lines(report) if failed and self._shortens else None
         if lines and when == "call" and hasattr(report, "cudamem_parts"):
             self._shown.shorten_parameters(nodeid, lines, report.cudamem_parts)
         checks = getattr(report, "cudamem_expected", None)
@@ -105,7 +105,8 @@ class Collector:
             self._gathered.checked.setdefault(nodeid, []).extend(found)
         if when == "teardown":
             self._undelivered.pop(nodeid, None)
-            records = [*map(_as_record, getattr(report, "cudamem", ()))]
+            sent = getattr(report, "cudamem", ())
+            records = [one if isinstance(one, TestRecord) else _as_record(one) for one in sent]
             outcome, ended = self._outcomes.end(nodeid, worker, records)
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
@@ -207,9 +208,7 @@ def is_terminal(reporter: pytest.TerminalReporter) -> bool:
 
 
 def _as_record(sent: Any) -> TestRecord:
-    """The record made in this process, or sent by a worker."""
-    if isinstance(sent, TestRecord):
-        return sent
+    """The record that a worker has sent."""
     from cudamem_testing.report.schema import TEST
 
     record: TestRecord = TEST.read(sent, "the record of a test")

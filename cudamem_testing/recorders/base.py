@@ -64,12 +64,19 @@ class Recorder(Protocol):
         """Record no stacks and no events until the returned function is called; numbers are counted as always."""
         ...
 
-    def new_owner(self) -> int:
-        """A new owner number; only if blocks record an owner."""
+    def own_new(self) -> tuple[int, int]:
+        """Make a new owner that of blocks allocated from now on; returns its number and the previous owner's.
+
+        Only if blocks record an owner.
+        """
         ...
 
     def own(self, owner: int) -> int:
         """Make ``owner`` the owner of blocks allocated from now on, by any thread; returns the previous owner."""
+        ...
+
+    def owns(self, owner: int) -> int:
+        """Whether an owner has live memory: 0 if not."""
         ...
 
     def owned(self, owner: int) -> Owned:
@@ -217,13 +224,17 @@ class WithoutOwners:
         """None are recorded."""
         return False
 
-    def new_owner(self) -> int:
+    def own_new(self) -> tuple[int, int]:
         """No number."""
-        return 0
+        return 0, 0
 
     def own(self, owner: int) -> int:
         """Nothing changes."""
         return owner
+
+    def owns(self, owner: int) -> int:
+        """Nothing is known."""
+        return 0
 
     def owned(self, owner: int) -> Owned:
         """Nothing is known."""

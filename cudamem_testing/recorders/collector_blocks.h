@@ -91,6 +91,9 @@ class Blocks {
   Blocks(BlockAt block_at, Totals totals, uint32_t offset, Object* parameter, std::vector<uint32_t> cards, uint32_t owner)
       : block_at_(block_at), totals_(totals), offset_(offset), parameter_(parameter), cards_(std::move(cards)), owner_(owner) {}
 
+  // The same for another owner.
+  Blocks of(uint32_t owner) const { return Blocks(block_at_, totals_, offset_, parameter_, cards_, owner); }
+
   // A device that counts.
   uint32_t first_device() const { return block_at_ || cards_.empty() ? 0 : cards_[0]; }
 

@@ -55,13 +55,20 @@ class Meter {
   // Starts metering for a watch; a tensor's object has the address of its C++ tensor at `impl_offset`.
   void begin(Object* new_watch, BlockAt block_at, Totals totals, uint32_t impl_offset, Object* parameter,
              const uint32_t* cards, uint32_t count, uint32_t owner, uint64_t limit) {
+    begin(new_watch, Blocks(block_at, totals, impl_offset, parameter, {cards, cards + count}, owner), limit);
+  }
+
+  // Starts again for the same watch, and for another owner.
+  void begin(uint32_t owner, uint64_t limit) { begin(watch, blocks_.of(owner), limit); }
+
+  void begin(Object* new_watch, Blocks blocks, uint64_t limit) {
     auto parts = std::move(parts_);
     Object* const before = last_watch_;
     *this = Meter();
     if (new_watch == nullptr || before == new_watch) parts_ = std::move(parts);
     last_watch_ = new_watch ? new_watch : before;
     watch = new_watch;
-    blocks_ = Blocks(block_at, totals, impl_offset, parameter, {cards, cards + count}, owner);
+    blocks_ = std::move(blocks);
     limit_ = limit;
   }
 

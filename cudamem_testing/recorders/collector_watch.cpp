@@ -616,6 +616,15 @@ EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Mete
   state.meter.begin(metered, block_at, totals, impl_offset, parameter, cards, count, owner, limit);
 }
 
+// Sets the mark, and measures for another owner what it has measured for the same watch; -1 if that was another watch.
+EXPORT int64_t cudamem_collector_mark_for(Object* wanted, uint64_t main_thread, Object* watch, uint32_t owner,
+                                          uint64_t limit) {
+  if (state.meter.watch != watch) return -1;
+  state.has_time = false;
+  state.meter.begin(owner, limit);
+  return cudamem_collector_mark(wanted, main_thread);
+}
+
 // Whether allocations of cards are counted here, as of the CPU.
 EXPORT int32_t cudamem_collector_counts_cards() { return cudamem::DeviceCounters<c10::DeviceAllocator>::kInTorch; }
 

@@ -61,10 +61,12 @@ class CpuRecorder(WithoutWorkspaces):
         self._freed = 0
         self._counters = Counters()
         # Not wrapped in methods: every test calls them.
-        self.new_owner: Callable[[], int] = self._native.new_owner
-        """A new owner number; there are 16 million."""
-        self.own: Callable[[int], int] = self._native.set_owner
-        """Sets the current owner, which every new block records."""
+        self.own_new: Callable[[], tuple[int, int]] = self._native.enter_new_owner
+        """Makes a new owner, whom every new block records; there are 16 million. Returns its number and the earlier."""
+        self.own: Callable[[int], int] = self._native.swap_owner
+        """Sets the current owner."""
+        self.owns: Callable[[int], int] = self._native.owns
+        """Whether an owner has live memory."""
         self._limits: list[int] = []
         self._before: int | None = None
         self._bases: dict[int, int] = {}
@@ -113,7 +115,8 @@ class CpuRecorder(WithoutWorkspaces):
         self._wakes += 1
         if self._wakes % TRIM_EVERY == 0 and self._native.stack_counts().kept > MOST_STACKS:
             self._native.trim_stacks()
-        self._native.set_recording(stacks=True, events=True)
+        if not self._slot.records:  # it does from the first test on, unless something has changed that
+            self._native.set_recording(stacks=True, events=True)
         self._bases.clear()
 
     def _begin(self, reading: Reading) -> Reading:
@@ -140,6 +143,7 @@ class CpuRecorder(WithoutWorkspaces):
         """Only count, or record what an outer session records."""
         if self._record:
             self._native.set_recording(stacks=self._outer.stacks, events=self._outer.events)
+            self._slot.records = False
 
     def pause(self) -> Callable[[], None]:
         """Only count for a while. Events before that are as if dropped: what came after them is not known."""

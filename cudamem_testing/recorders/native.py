@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ DEFAULT_EVENTS = 1 << 20
 """Events kept by default: 48 MiB of address space, used only as events arrive."""
 
 _STOP_CODES = 8
+_TAG = 0xFFFF_FFFF
 _new = tuple.__new__  # three times as fast as the named tuple's own
 _READING = struct.Struct("=4q7Q")
 _OWNER = struct.Struct("=q2Q")
@@ -64,6 +65,9 @@ _StopCodes, _StackCounts = ctypes.c_uint64 * _STOP_CODES, ctypes.c_uint64 * 2
 #: For each library by its handle: a process has one, tests load others.
 _FRAMES: dict[int, KnownFrames] = {}
 
+# What a reading says besides its numbers.
+_STILL, _INSTALLED, _RECORDING = 2, 4, 8 | 16
+_NOTHING_READ = Reading(*[0] * len(Reading._fields))
 _RELEASED = "this observer of the CPU recorder was released"
 _WHY_NOT = {
     -1: "the CPU allocator in place cannot free a block by its address alone, so it cannot be wrapped",
@@ -79,42 +83,43 @@ class Slot:
         number = library.cudamem_acquire_slot()
         if number < 0:
             raise RuntimeError("all 256 observers of the CPU recorder are in use; release those no longer needed")
+        self._number = ctypes.c_int32(number)
         self._release = library.cudamem_release_slot
-        self._read = library.cudamem_read
-        self._number = number
-        self._buffer = _Reading()
-        self._raw: bytes | None = None
-        self._last: Reading
+        self._last, self._buffer, self._peeked = _NOTHING_READ, _Reading(), _Reading()
+        # Every phase of every test reads: what it passes is made once, and only what has changed is made anew.
+        self._read: Callable[[], int] = partial(library.cudamem_read, self._number, ctypes.c_int32(1), self._buffer)
+        self._peek: Callable[[], int] = partial(library.cudamem_read, self._number, ctypes.c_int32(0), self._peeked)
         self.in_place = True
         """Whether the recorder was installed at the last reading."""
+        self.records = False
+        """Whether it recorded stacks and events then."""
 
     def read(self) -> Reading:
         """The counters and this slot's peak since the last `read`; then resets the peak.
 
         If nothing has changed since the last `read`, it is the same object.
         """
-        found = self._read(self._number, 1, self._buffer)
-        if not found:
+        flags = self._read()
+        if not flags:
             raise ValueError(_RELEASED)
-        self.in_place = found > 1
-        raw: bytes = self._buffer.raw
-        if raw != self._raw:
-            self._raw, self._last = raw, _new(Reading, _READING.unpack(raw))
+        self.in_place, self.records = flags & _INSTALLED != 0, flags & _RECORDING == _RECORDING
+        if not flags & _STILL:
+            self._last = _new(Reading, _READING.unpack(self._buffer))
         return self._last
 
     def peek(self) -> Reading:
         """As `read`, but does not reset the peak."""
-        found = self._read(self._number, 0, self._buffer)
-        if not found:
+        flags = self._peek()
+        if not flags:
             raise ValueError(_RELEASED)
-        self.in_place = found > 1
-        return _new(Reading, _READING.unpack_from(self._buffer))
+        self.in_place = flags & _INSTALLED != 0
+        return _new(Reading, _READING.unpack(self._peeked))
 
     def release(self) -> None:
         """Release the slot; it can no longer be read. Doing so again does nothing."""
-        number, self._number = self._number, -1
-        if number >= 0:
-            self._release(number)
+        if self._number.value >= 0:
+            self._release(self._number)
+            self._number.value = -1
 
     def __enter__(self) -> Slot:
         return self
@@ -140,6 +145,10 @@ class NativeRecorder:
         """Whether it is installed and counting: also false in a forked child, or under a foreign allocator."""
         self.new_owner: Callable[[], int] = library.cudamem_new_owner
         """A new owner tag for blocks. There can be 16 million; after that 0, which means no owner."""
+        self.swap_owner: Callable[[int], int] = library.cudamem_set_owner
+        """As `set_owner`, but -1 for an unknown tag."""
+        self.owns: Callable[[int], int] = library.cudamem_owns
+        """Whether an owner has live memory: 1 or 0, -1 for an unknown tag."""
 
     @classmethod
     def load(cls, progress: Callable[[str], None] | None = None) -> NativeRecorder:
@@ -219,6 +228,11 @@ class NativeRecorder:
         if earlier < 0:
             raise ValueError(f"no owner {owner}")
         return earlier
+
+    def enter_new_owner(self) -> tuple[int, int]:
+        """A new owner tag, which all blocks get from now on, on every thread; and the earlier one."""
+        both: int = self._library.cudamem_enter_new_owner()
+        return both & _TAG, both >> 32
 
     def owner_totals(self, owner: int) -> OwnerTotals:
         """Live memory of an owner; constant time.

@@ -9,11 +9,11 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cudamem_testing.model.records import LedgerEntry
-from cudamem_testing.recorders.base import Owned
+from cudamem_testing.recorders.base import NOTHING, Owned
 from cudamem_testing.run.by_address import ByAddress
 from cudamem_testing.run.by_owner import ByOwner
 
@@ -48,7 +48,7 @@ class Attribution(Protocol):
         """What is live now of everything but the subject; ``None`` if unknown."""
 
     def begin(self) -> None:
-        """A test begins. What is live at the first test belongs to no owner."""
+        """The first test begins. What is live then belongs to no owner."""
 
     def made(self, fixture: Fixture) -> None:
         """A wider fixture was set up: note what it made."""
@@ -87,11 +87,18 @@ class Attributions:
         self._owners = owners
         self._evidence = evidence
         self._ways: dict[Recorder, Attribution] = {}
+        self._recorders: Sequence[Recorder] = ()
+        self._all: list[Attribution] = []
+        self._begun: Sequence[Recorder] = ()
 
     @property
-    def all(self) -> list[Attribution]:
+    def all(self) -> Sequence[Attribution]:
         """One for each device whose blocks can be distinguished."""
-        return [self._way(one) for one in self._tracker.recorders if _is_judged(one)]
+        recorders = self._tracker.recorders
+        if recorders is not self._recorders:
+            self._recorders = recorders
+            self._all = [self._way(one) for one in recorders if one.tells_blocks or one.tells_storages]
+        return self._all
 
     def of(self, device: Device) -> Attribution:
         """That of one device."""
@@ -106,18 +113,18 @@ class Attributions:
     def left(self, subject: LeakSubject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
         found = {}
-        for recorder in self._tracker.recorders:
-            if _is_judged(recorder):
-                left = self._way(recorder).left(subject, fresh=fresh)
-                if (left.blocks or left.bytes) and subject.judged(recorder.device):
-                    found[recorder.device] = left
+        for way in self.all:
+            left = way.left(subject, fresh=fresh)
+            if left is not NOTHING and (left.blocks or left.bytes) and subject.judged(way.recorder.device):
+                found[way.recorder.device] = left
         return found
 
     def begin(self) -> None:
-        """A test begins."""
-        for recorder in self._tracker.recorders:  # no list: every test begins
-            if _is_judged(recorder):
-                self._way(recorder).begin()
+        """A test begins: the first one on some devices, if there are any."""
+        if self._begun is not self._tracker.recorders:
+            self._begun = self._tracker.recorders
+            for way in self.all:
+                way.begin()
 
     def border(self, place: str) -> list[Finding]:
         """At the end of a module: new blocks that no finding names."""
@@ -146,7 +153,3 @@ class Attributions:
         from cudamem_testing.run.by_storage import ByStorage  # few runs need it
 
         return ByStorage(recorder, self._tracker)
-
-
-def _is_judged(recorder: Recorder) -> bool:
-    return recorder.tells_blocks or recorder.tells_storages

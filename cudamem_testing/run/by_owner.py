@@ -33,7 +33,7 @@ class ByOwner:
     def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """What the recorder counts for the owner."""
         number = subject.owner.numbers.get(self.recorder.device)
-        return NOTHING if number is None else self.recorder.owned(number)
+        return NOTHING if number is None or not self.recorder.owns(number) else self.recorder.owned(number)
 
     def blocks(self, subject: LeakSubject) -> list[Block]:
         """The owner's blocks."""

@@ -11,7 +11,6 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +113,8 @@ class CycleCheck:
         self._problems.clear()
         if self.watches:
             try:
-                self._watch.start()
+                if not self._counts_now:  # else it is started when it counts
+                    self._watch.start()
                 counts = self._counts
             except Exception as error:  # no compiler, another build of Python, or another torch: it stays so
                 self.watches = False
@@ -124,6 +124,7 @@ class CycleCheck:
             if counts is not None:
                 owner = 0 if self._counting is None else subject.owner.numbers.get(self._counting.device)
                 if owner is None:
+                    self._watch.start()
                     self._watch.look_at_all()
                 else:
                     counts(owner, self._limit)
@@ -220,8 +221,7 @@ class CycleCheck:
             return None
         from cudamem_testing.cycles.draft import MOST_BEYOND, SOME_BEYOND
 
-        return replace(
-            self._ask(self._subject),
+        return self._ask(self._subject)._replace(
             known_only=True,
             enough=self._is_enough,
             memory=self._memory,
@@ -262,7 +262,7 @@ class CycleCheck:
             later=any(isinstance(one, LaterBlocks) for one in blocks.values()),
         )
         owned = next((one for one in blocks.values() if isinstance(one, OwnedBlocks)), None)
-        return asked if owned is None else replace(asked, blocks=owned.native, stack_of=owned.stack_of)
+        return asked if owned is None else asked._replace(blocks=owned.native, stack_of=owned.stack_of)
 
     def _blocks(self, recorder: Recorder, subject: LeakSubject | None) -> Blocks:
         from cudamem_testing.cycles.allocations import LaterBlocks, ListedBlocks, OwnedBlocks

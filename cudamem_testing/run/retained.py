@@ -46,8 +46,9 @@ class Retained:
         """Findings at the end of a test; ``release`` clears the frames of a failed one. For a test that has already
         failed they are warnings. A fixture is judged independently of the test.
         """
-        if self._fixtures is None and running.is_plain and self._judges_all and self._is_clean(running.subject):
-            return []
+        usual = self._judges_all and self._fixtures is None and running.is_plain and self._cycles.watches
+        if usual and not self._leaks.left(running.subject, fresh=False) and self._cycles.is_quiet(running.subject):
+            return []  # most tests retain nothing, and no garbage was collected in them
         leaks = running.override.leaks or self._settings.leaks
         cycles = running.cycles
         over: list[Fixture] = []
@@ -83,10 +84,6 @@ class Retained:
             found += self._left_by(fixture, over[place:], release)
             subject.unjudged |= fixture.subject.unjudged
         return found
-
-    def _is_clean(self, subject: LeakSubject) -> bool:
-        """Whether a test retains nothing and no garbage was collected in it: most are like that."""
-        return self._cycles.watches and not self._leaks.left(subject, fresh=False) and self._cycles.is_quiet(subject)
 
     def ended(self, name: str, number: int) -> None:
         """A wider fixture was torn down; its number distinguishes fixtures of one name."""

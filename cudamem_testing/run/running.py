@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from cudamem_testing.run.allocator import Allocator
 
 
-@dataclass(slots=True)
 class LeakSubject:
     """What is judged for leaks and cycles: the span and owner of a test, and what wider fixtures did in it.
 
@@ -40,20 +38,34 @@ class LeakSubject:
     fixture is a subject of its own, without a span.
     """
 
-    whole: Span | None
-    owner: Owner
-    fixtures: Sequence[Window]
-    release_frames: Callable[[], None] | None
-    judged: Callable[[Device], bool] = lambda device: True
-    over: Sequence[Fixture] = ()
-    fixture: Fixture | None = None
-    exact: bool = False
-    keepers: Callable[[], Iterable[object]] = tuple
-    undoing: Callable[[Path], Fixture | None] = lambda path: None
-    unjudged: set[Kind] = field(default_factory=set)
-    leaked: list[Entrusted] = field(default_factory=list)
-    collector: Sequence[Mapping[str, int]] = field(default_factory=Original.get_stats)
-    examples: Examples | None = None
+    __slots__ = (
+        *("collector", "examples", "exact", "fixture", "fixtures", "judged", "keepers", "leaked", "over", "owner"),
+        *("release_frames", "undoing", "unjudged", "whole"),
+    )
+
+    def __init__(
+        self,
+        whole: Span | None,
+        owner: Owner,
+        fixtures: Sequence[Window],
+        judged: Callable[[Device], bool] = lambda device: True,
+        fixture: Fixture | None = None,
+        keepers: Callable[[], Iterable[object]] = tuple,
+    ) -> None:
+        self.whole = whole
+        self.owner = owner
+        self.fixtures = fixtures
+        self.release_frames: Callable[[], None] | None = None
+        self.judged = judged
+        self.over: Sequence[Fixture] = ()
+        self.fixture = fixture
+        self.exact = False
+        self.keepers = keepers
+        self.undoing: Callable[[Path], Fixture | None] = lambda path: None
+        self.unjudged: set[Kind] = set()
+        self.leaked: list[Entrusted] = []
+        self.collector: Sequence[Mapping[str, int]] = Original.get_stats()
+        self.examples: Examples | None = None
 
 
 class Examples(Protocol):
@@ -99,7 +111,7 @@ class Fixture:
         self.windows: list[Window] = []
         self.freed: list[Finding] = []
         self.entrusted: list[Entrusted] = []
-        self.subject = LeakSubject(None, owner, (), None, fixture=self)
+        self.subject = LeakSubject(None, owner, (), fixture=self)
         self._counted: dict[Device, tuple[int, int]] = {}
         self._within: Span | None = None
 
@@ -144,6 +156,8 @@ class ActiveTest:
         fixtures: Callable[[], Mapping[str, int | None]] = dict,
     ) -> None:
         """``keepers`` are as in :class:`LeakSubject`; ``fixtures`` returns those used so far: their numbers by name."""
+        # All attributes are set here: an instance that gets one later may keep them in a dictionary of its own, which a
+        # search for what holds the error of a failed test meets.
         self.fixtures = fixtures
         self.nodeid = owner.label
         self.attempt = attempt
@@ -172,7 +186,7 @@ class ActiveTest:
         self.comparison = asked.comparison
         self.cycles: str | None = None
         """What a cycle does to the test; ``None`` is the default of each device."""
-        self.subject = LeakSubject(whole, owner, self.foreign, None, self.override.covers, keepers=keepers)
+        self.subject = LeakSubject(whole, owner, self.foreign, self.override.covers, keepers=keepers)
         self.disown: Callable[[], None] = lambda: None
 
     @property

@@ -115,7 +115,7 @@ class Session:
         self._say, self._early = say, early
         self._leaked: dict[str, list[Entrusted]] = {}
         self._shared = SharedWindows()
-        self._unmarked = self.asked()
+        self._unmarked, self._unmarked_cycles = self.asked(), cycles_of(NOTHING, settings)
         self._cards: tuple[Device, ...] = ()
 
     @property
@@ -198,11 +198,12 @@ class Session:
         running.disown = self.owners.enter(owner)
         running.subject.undoing = undoing
         self.evidence.running = nodeid
-        if self.settings.on:
-            self.outside.begin()
-            if self.leaks is not None:
-                self.attributions.begin()
-        running.cycles = cycles_of(running.override, self.settings)
+        if self.settings.on and self.leaks is not None:
+            self.attributions.begin()
+            if self._cards:
+                self.outside.begin()
+        unmarked = running.override is NOTHING
+        running.cycles = self._unmarked_cycles if unmarked else cycles_of(running.override, self.settings)
         if self.cycles is not None and running.cycles != "off":
             self.cycles.begin(running.subject)
 
@@ -359,7 +360,9 @@ class Session:
                 leaked = self.retained.judge(running, release)
             elif release is not None:
                 release()
-            return leaked if self.pools is None or not self.settings.on else self.pools.judge(running.nodeid, leaked)
+            if not self._cards or self.pools is None or not self.settings.on:  # other devices have no pools
+                return leaked
+            return self.pools.judge(running.nodeid, leaked)
         except Exception as error:  # the test ends in any case, and the next one is measured
             if self.cycles is not None:
                 self.cycles.drop()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind as PathKind
 from cudamem_testing.model.facts import (
     FLAT_PARAMETER,
     GRAPH_STATE,
@@ -23,7 +24,6 @@ from cudamem_testing.model.facts import (
 )
 from cudamem_testing.model.findings import LEAKED, Finding, Kind, Severity, Verdict
 from cudamem_testing.model.references import Doubt, Path, Reach, RootKind, Step, Unsure
-from cudamem_testing.model.references import Kind as PathKind
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.snapshots.backward import ENGINE

@@ -39,10 +39,12 @@ class Owners:
                 continue
             number = owner.numbers.get(recorder.device)
             if number is None:
-                number = recorder.new_owner()
+                number, former = recorder.own_new()
                 owner.numbers[recorder.device] = number
                 self.names[number] = owner.label
-            before.append((recorder.own, recorder.own(number)))
+            else:
+                former = recorder.own(number)
+            before.append((recorder.own, former))
 
         def back() -> None:
             for own, former in before:

@@ -34,12 +34,14 @@ class Span:
 
     __slots__ = ("exclusive", "levels", "name", "notes", "still")
 
-    def __init__(self, name: str, exclusive: bool) -> None:
+    def __init__(self, name: str, exclusive: bool, reads: Sequence[Read] = ()) -> None:
         self.name = name
         self.exclusive = exclusive
         self.levels: dict[Recorder, _Level] = {}
         self.notes: tuple[str, ...] = ()
         self.still = 0  # number of exclusive spans open inside
+        for recorder, counters in reads:
+            self.levels[recorder] = _Level(counters)
 
 
 class Tracker:
@@ -62,13 +64,17 @@ class Tracker:
     def open(self, name: str, *, exclusive: bool = False) -> Span:
         """Start a span. An exclusive one (a wider fixture's) is not counted in the spans around it."""
         with self.turn:
-            return self._start(Span(name, exclusive), self._boundary())
+            span = Span(name, exclusive, self._boundary())
+            self._start(span)
+            return span
 
     def open_nested(self, outer: str, inner: str) -> tuple[Span, Span]:
         """Start a span and another inside it with a single read."""
         with self.turn:
             reads = self._boundary()
-            return self._start(Span(outer, False), reads), self._start(Span(inner, False), reads)
+            spans = Span(outer, False, reads), Span(inner, False, reads)
+            self._open += spans
+            return spans
 
     def close(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
         """End a span; returns one window for each device. Not ``fresh``: uses the numbers of the last read."""
@@ -82,11 +88,10 @@ class Tracker:
             innermost = self._open[-1] is span and not span.exclusive  # each phase of a test is: no other one changes
             windows = self._windows(span, reads) if innermost else self._end(span, reads)
             span.name, span.notes, span.still = name, (), 0
-            if innermost:
-                for recorder, counters in reads:
-                    span.levels[recorder] = _Level(counters)
-            else:
-                self._start(span, reads)
+            for recorder, counters in reads:
+                span.levels[recorder] = _Level(counters)
+            if not innermost:
+                self._start(span)
             return windows
 
     def peek(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
@@ -193,14 +198,11 @@ class Tracker:
         self._last = reads
         return reads
 
-    def _start(self, span: Span, reads: list[Read]) -> Span:
-        for recorder, counters in reads:
-            span.levels[recorder] = _Level(counters)
+    def _start(self, span: Span) -> None:
         if span.exclusive:
             for outer in self._open:
                 outer.still += 1
         self._open.append(span)
-        return span
 
     def _end(self, span: Span, reads: list[Read]) -> tuple[Window, ...]:
         place = self._open.index(span)
@@ -213,18 +215,45 @@ class Tracker:
 
     def _windows(self, span: Span, reads: list[Read]) -> tuple[Window, ...]:
         """The span's window on each device; if nothing has changed, an earlier equal window of that name."""
+        # Several are created for every test, so: no calls, and not the named tuple's slow constructor.
         windows: list[Window] = []
         for recorder, now in reads:
-            level = span.levels.get(recorder)
+            level, incomplete = span.levels.get(recorder), recorder.incomplete
             if level is None:
                 windows.append(Window(span.name, recorder.device, complete=False, notes=(LATE,)))
-            elif level.start is not now or span.notes or recorder.incomplete is not None:
-                windows.append(_measured(span, level, recorder, now))
-            else:
+                continue
+            still = level.start is now and not span.notes and incomplete is None
+            if still:
                 known = self._still.get((recorder, span.name))
-                if known is None or known.closed is not now:
-                    known = self._still[recorder, span.name] = _measured(span, level, recorder, now)
-                windows.append(known)
+                if known is not None and known.closed is now:
+                    windows.append(known)
+                    continue
+            allocated, _, requested, _, reserved, _, _, _, allocations, segments, retries, blocks, _ = level.start
+            end, _, _, _, _, _, _, _, allocations_now, segments_now, retries_now, blocks_now, notes = now
+            fields = (
+                span.name,
+                recorder.device,
+                allocated,
+                level.allocated_peak,
+                end,
+                requested,
+                level.requested_peak,
+                reserved,
+                level.reserved_peak,
+                None if allocated is None or end is None else end - allocated,
+                None if allocations is None or allocations_now is None else allocations_now - allocations,
+                None if segments is None or segments_now is None else segments_now - segments,
+                None if retries is None or retries_now is None else retries_now - retries,
+                None if blocks is None or blocks_now is None else blocks_now - blocks,
+                incomplete is None,
+                notes if incomplete is None and not span.notes else (*notes, *filter(None, (incomplete,)), *span.notes),
+                level.opened,
+                now,
+            )
+            window = _new(Window, fields)
+            if still:
+                self._still[recorder, span.name] = window
+            windows.append(window)
         return tuple(windows)
 
 
@@ -259,34 +288,6 @@ def _move(outer: Span, inner: Span, reads: list[Read]) -> None:
         growth = level.move(before.start, now)
         if growth:
             outer.notes += (f"{inner.name} changed {recorder.device} by {format_size(growth)}, not counted here",)
-
-
-def _measured(span: Span, level: _Level, recorder: Recorder, now: Counters) -> Window:
-    # Several are created for every test, so: no calls, and not the named tuple's slow constructor.
-    allocated, _, requested, _, reserved, _, _, _, allocations, segments, retries, blocks, _ = level.start
-    end, _, _, _, _, _, _, _, allocations_now, segments_now, retries_now, blocks_now, notes = now
-    incomplete = recorder.incomplete
-    fields = (
-        span.name,
-        recorder.device,
-        allocated,
-        level.allocated_peak,
-        end,
-        requested,
-        level.requested_peak,
-        reserved,
-        level.reserved_peak,
-        None if allocated is None or end is None else end - allocated,
-        None if allocations is None or allocations_now is None else allocations_now - allocations,
-        None if segments is None or segments_now is None else segments_now - segments,
-        None if retries is None or retries_now is None else retries_now - retries,
-        None if blocks is None or blocks_now is None else blocks_now - blocks,
-        incomplete is None,
-        notes if incomplete is None and not span.notes else (*notes, *filter(None, (incomplete,)), *span.notes),
-        level.opened,
-        now,
-    )
-    return _new(Window, fields)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from cudamem_testing.model.edges import Kind, Reference
 from cudamem_testing.model.facts import Retained
 from cudamem_testing.model.findings import LEAKED, Verdict
-from cudamem_testing.model.references import Kind, Path, Reach, Reference, RootKind, Step
+from cudamem_testing.model.references import Path, Reach, RootKind, Step
 
 
 class Holder(str, Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cudamem_testing.model.edges import View
 from cudamem_testing.model.facts import (
     Allocation,
     FixtureGrew,
@@ -11,7 +12,7 @@ from cudamem_testing.model.facts import (
     RetainedBlock,
 )
 from cudamem_testing.model.findings import LEAKED, Finding, Verdict
-from cudamem_testing.model.references import Doubt, Reach, RootKind, Unsure, View, is_frame
+from cudamem_testing.model.references import Doubt, Reach, RootKind, Unsure, is_frame
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import NO_STACK
 from cudamem_testing.wording import evidence

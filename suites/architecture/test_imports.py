@@ -144,7 +144,7 @@ NEEDED = {
 #: What reads garbage: loaded when the watch over the collector begins, because nothing is imported inside a collection.
 READING = {
     "cycles": {"allocations", "draft", "explain", "memory", "native", "origins", "results", "words"},
-    "model": {"references", "remarks", "source", "stacks"},
+    "model": {"edges", "remarks", "source", "stacks"},
     "objects": {"arrays", "frames", "names", "references", "tensors", "torch_references"},
     "recorders": {"history"},
     "show": {"notebook"},

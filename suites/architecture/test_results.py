@@ -53,7 +53,6 @@ WORKING = {
     "torch_api.cuda.SimulatedTrap": "native functions",
     "windows.analysis.Analysis": "functions that read records",
     "run.running.Entrusted": "what a wider fixture is expected to free, and who left it",
-    "run.running.LeakSubject": "the test that is being judged",
     "recorders.capture.CpuCapture": "the raw record, with the function that names frames",
     "recorders.capture.CudaCapture": "the raw record as the allocator gives it",
     "recorders.capture.Refusal": "carries a raw record",

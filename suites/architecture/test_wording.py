@@ -46,7 +46,9 @@ READERS = {
     **dict.fromkeys(("trace/", "operators/summaries.py", "records/expected/"), "expected texts, and source"),
     **dict.fromkeys(("records/store.py", "records/baselines.py", "records/cause_text.py"), "recorded files"),
     **dict.fromkeys(("model/rules.py", "model/causes.py"), "a cause: a key, which users write rules and lines for"),
-    **dict.fromkeys(("model/references.py", "objects/carriers.py"), "labels of references, which are spelt there"),
+    **dict.fromkeys(
+        ("model/edges.py", "model/references.py", "objects/carriers.py"), "labels of references, which are spelt there"
+    ),
     **dict.fromkeys(("cycles/words.py", "wording/hints.py"), "labels of references, which have no separate name"),
     **dict.fromkeys(
         ("model/changes.py", "model/devices.py", "model/limits.py", "model/promises.py", "model/simulated_cards.py"),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.references import Kind, Path, Reference, RootKind, Step
+from cudamem_testing.model.edges import Kind, Reference
+from cudamem_testing.model.references import Path, RootKind, Step
 from cudamem_testing.objects.names import key_text
 
 ITEM, ATTRIBUTE, INTERNAL = Kind.ITEM, Kind.ATTRIBUTE, Kind.INTERNAL

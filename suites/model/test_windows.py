@@ -57,6 +57,18 @@ def test_equal_windows_share_one_object_without_end_readings() -> None:
     assert shared.of([]) == ()
 
 
+def test_equal_tuples_of_windows_are_one_object() -> None:
+    shared = SharedWindows()
+    setup, call = Window("setup", CPU, start=1), Window("call", CPU, start=1, peak=5)
+    both = shared.of([setup, call])
+    assert shared.of([setup._replace(opened=ZERO), call]) is both
+    assert (shared.of([setup]), shared.of([call, setup])) == ((setup,), (call, setup))
+    for number in range(MOST_SHARED // 10):
+        shared.of([setup] * (number + 3))
+    again = shared.of([setup, call])
+    assert (again == both, again is both) == (True, False)
+
+
 def test_not_all_of_very_many_windows_are_remembered() -> None:
     shared = SharedWindows()
     many = [Window("call", CPU, start=number) for number in range(MOST_SHARED + 1)]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from cudamem_testing.model.references import Kind
+from cudamem_testing.model.edges import Kind
 from cudamem_testing.objects.references import references
 
 needs_saved = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from cudamem_testing.objects.search import find_holders
 from cudamem_testing.recorders import outside
 
 #: Frames of functions of the package, generators counted each time they go on.
-CALLS_OF_A_CLEAN_TEST = 110
+CALLS_OF_A_CLEAN_TEST = 90
 ONE_CARD = """
     import gc
     import json

@@ -135,7 +135,7 @@ class Judged:
 
     def begin(self) -> None:
         whole, _ = self.tracker.open_nested("test", "setup")
-        self.subject = LeakSubject(whole, Owner("test_a.py::test_a"), (), None)
+        self.subject = LeakSubject(whole, Owner("test_a.py::test_a"), ())
 
     def findings(self) -> list[tuple[str, int | None, str | None]]:
         self.tracker.read(self.card)

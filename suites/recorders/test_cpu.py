@@ -49,10 +49,9 @@ def test_what_is_and_is_not_known(recorder: CpuRecorder) -> None:
 
 
 def test_frees_of_others_do_not_lower_what_was_requested(recorder: CpuRecorder) -> None:
-    others, mine = recorder.new_owner(), recorder.new_owner()
-    recorder.own(others)
+    others, back = recorder.own_new()
     garbage = [take(5000)]
-    back = recorder.own(mine)
+    assert recorder.own_new() == (others + 1, others)
     recorder.wake(limited=False)
     start = recorder.read_and_reset_peaks()
     assert start.requested == start.allocated
@@ -79,7 +78,7 @@ def test_no_collection_runs_within_a_capture() -> None:
     with in_place():
         recorder = CpuRecorder(record=True).start()
         begin(recorder)
-        recorder.own(mine := recorder.new_owner())
+        mine, _ = recorder.own_new()
         kept = [take(1) for _ in range(500)]
         gc.disable()
         Cycle()
@@ -163,6 +162,21 @@ def test_a_recorder_within_another_leaves_it_its_events(recorder: CpuRecorder, *
     assert not outer.capture().truncated
     outer.close()
     assert (capacity, native.events_capacity()) == (EVENTS, 0)
+
+
+def test_recording_is_on_again_for_the_next_test(recorder: CpuRecorder) -> None:
+    recorder = CpuRecorder(record=True).start()
+    begin(recorder)
+    NativeRecorder.load().set_recording(stacks=False, events=False)
+    unrecorded = take(20)
+    recorder.read_and_reset_peaks()
+    assert sizes(recorder) == []
+    begin(recorder)
+    kept = take(30)
+    assert sizes(recorder) == [30]
+    stacks = {block.size: len(recorder.frames(block.stack)) for block in recorder.capture().blocks}
+    assert (stacks[unrecorded.nbytes], stacks[kept.nbytes] > 0) == (0, True)
+    recorder.close()
 
 
 def begin(recorder: CpuRecorder) -> None:

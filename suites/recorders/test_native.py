@@ -121,6 +121,21 @@ def test_owners_know_what_is_live_of_theirs(native: NativeRecorder) -> None:
     Thread(target=kept.untyped_storage().resize_, args=(0,)).run()
     assert native.owner_totals(one) == OwnerTotals(0, 0, 2)
     assert native.scan(one) == []
+    assert [native.owns(owner) for owner in (one, two)] == [0, 1]
+    del other
+    assert native.owns(two) == 0
+
+
+def test_a_new_owner_owns_at_once(native: NativeRecorder) -> None:
+    first, before = native.enter_new_owner()
+    kept = block(10)
+    assert (before, native.enter_new_owner()) == (0, (first + 1, first))
+    other = block(20)
+    assert (native.owner_totals(first), native.owner_totals(first + 1)) == (
+        OwnerTotals(kept.nbytes, 1, 1),
+        OwnerTotals(other.nbytes, 1, 1),
+    )
+    assert native.set_owner(0) == first + 1
 
 
 def test_unknown_owners_are_refused(native: NativeRecorder) -> None:
@@ -129,6 +144,7 @@ def test_unknown_owners_are_refused(native: NativeRecorder) -> None:
         native.set_owner(unknown)
     with pytest.raises(ValueError, match=f"no owner {unknown}"):
         native.owner_totals(unknown)
+    assert (native.owns(unknown), native.swap_owner(unknown)) == (-1, -1)
     assert native.scan(unknown) == []
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudamem_testing.model.references import Kind, Path, Reference, RootKind, Step
+from cudamem_testing.model.edges import Kind, Reference
+from cudamem_testing.model.references import Path, RootKind, Step
 from cudamem_testing.objects.names import key_text
 from cudamem_testing.records.cause_text import current, pattern_of
 

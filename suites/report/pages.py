@@ -13,6 +13,7 @@ from cudamem_testing.model.changes import TRACKED, Change, Spread
 from cudamem_testing.model.checked import Checked
 from cudamem_testing.model.curves import Band, Curve, Origin, Part, Stretch, steps_of
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind as Edge
 from cudamem_testing.model.facts import (
     Allocation,
     Changed,
@@ -28,7 +29,6 @@ from cudamem_testing.model.facts import (
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
 from cudamem_testing.model.limits import Breach, Limit
 from cudamem_testing.model.records import Environment, LedgerEntry, RunRecord, TestRecord, Unchecked
-from cudamem_testing.model.references import Kind as Edge
 from cudamem_testing.model.references import Reach
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.model.windows import Window

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind
 from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
 from cudamem_testing.model.findings import Kind as FaultKind
-from cudamem_testing.model.references import Kind, Path, Reach, RootKind
+from cudamem_testing.model.references import Path, Reach, RootKind
 from cudamem_testing.verdicts.first_use import FirstUse
 from cudamem_testing.wording import details
 from suites.made import path

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind
 from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.findings import Kind as FaultKind
-from cudamem_testing.model.references import Doubt, Kind, Path, Reach, Unsure
+from cudamem_testing.model.references import Doubt, Path, Reach, Unsure
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.verdicts.fixtures import GrownFixtures
 from cudamem_testing.wording import text

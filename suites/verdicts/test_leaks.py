@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind, View
 from cudamem_testing.model.facts import FLAT_PARAMETER, GRAPH_STATE, REDUCER
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.model.references import Kind, Reach, RootKind, View
+from cudamem_testing.model.references import Reach, RootKind
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, small_leaks, workspace_findings

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind as Edge
 from cudamem_testing.model.facts import Allocation, Reported, Retained, RetainedBlock
 from cudamem_testing.model.findings import Finding, Kind, Severity, Standing, Verdict
-from cudamem_testing.model.references import Kind as Edge
 from cudamem_testing.model.references import Reach
 from cudamem_testing.model.remarks import Remark
 from cudamem_testing.model.settings import Settings

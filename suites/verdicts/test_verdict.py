@@ -6,8 +6,9 @@ import pytest
 
 from cudamem_testing.model.blocks import Block
 from cudamem_testing.model.devices import Device
+from cudamem_testing.model.edges import Kind
 from cudamem_testing.model.findings import LEAKED, Verdict
-from cudamem_testing.model.references import Kind, Path, Reach, RootKind
+from cudamem_testing.model.references import Path, Reach, RootKind
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.verdicts.verdict import is_unclaimed, verdict_of

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cudamem_testing.model.edges import Kind, Reference
 from cudamem_testing.model.facts import Allocation, Retained, RetainedBlock
 from cudamem_testing.model.findings import Verdict
-from cudamem_testing.model.references import Kind, Reach, Reference, RootKind, Step
 from cudamem_testing.model.references import Path as Chain
+from cudamem_testing.model.references import Reach, RootKind, Step
 from cudamem_testing.wording.hints import Holder, expression, hint_of
 from fixtures.zoo import cases
 from fixtures.zoo.hints import HINTS
