@@ -196,7 +196,7 @@ def load(library: Library) -> ctypes.PyDLL:
 
 
 def compile_library(library: Library, target: Path) -> None:
-    """Compile a library, which appears at `target` atomically. Several files are compiled at the same time.
+    """Compile a library, which appears at `target` atomically. Several files are compiled at the same time, in their order.
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
@@ -215,7 +215,8 @@ def compile_library(library: Library, target: Path) -> None:
                 [*compiler, *_flags(library), *_including(library), "-c", str(source), "-o", str(part)]
                 for source, part in zip(sources, parts, strict=True)
             ]
-            with ThreadPoolExecutor(len(commands)) as threads:
+            # As many at a time as there are cores, so that the first ones, which take longest, share none.
+            with ThreadPoolExecutor(min(len(commands), os.cpu_count() or 1)) as threads:
                 list(threads.map(_run_compiler, commands))
         _run_compiler([*compiler, *_arguments(library, parts), "-o", str(scratch)])
         cache.keep(scratch, target)

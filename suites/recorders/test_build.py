@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
@@ -142,10 +143,25 @@ def test_a_library_of_no_torch_is_compiled_without_it(
     assert "torch" not in (tmp_path / "log").read_text().replace(str(tmp_path), "")
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_no_more_files_are_compiled_at_a_time_than_there_are_cores(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    log = tmp_path / "log"
+    work = f'echo "+ $*" >> {log}; sleep 0.1; echo "- $*" >> {log}; echo library > "$out"'
+    use_compiler(monkeypatch, fake_compiler(tmp_path, work))
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    compiled(None, native.LIBRARY)
+    signs = [line[0] for line in log.read_text().splitlines()]
+    at_once = [*itertools.accumulate(1 if sign == "+" else -1 for sign in signs)]
+    assert (max(at_once), len(signs)) == (cores, 8)
+
+
 def test_several_files_are_compiled_side_by_side_and_linked(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
     wait = f"until [ $(wc -l < {log}) -ge 3 ]; do sleep 0.01; done"
     use_compiler(monkeypatch, fake_compiler(tmp_path, f'echo "$@" >> {log}; {wait}; echo library > "$out"'))
     said: list[str] = []
