@@ -196,7 +196,7 @@ def load(library: Library) -> ctypes.PyDLL:
 
 
 def compile_library(library: Library, target: Path) -> None:
-    """Compile a library, which appears at `target` atomically. Several files are compiled at the same time, in their order.
+    """Compile a library, which appears at `target` atomically. Files are compiled side by side, in their order.
 
     Raises:
         RecorderUnavailable: no compiler, no headers, or the compiler failed; with its first lines.
