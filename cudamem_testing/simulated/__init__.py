@@ -23,6 +23,7 @@ from cudamem_testing.show.printable import say
 from cudamem_testing.simulated.bindings import Bindings, SimulatedCardError, refuse
 from cudamem_testing.simulated.native import NativeCard
 from cudamem_testing.torch_api import cuda_build
+from cudamem_testing.torch_api.backward import passes_in_this_thread
 
 __all__ = ["CARDS", "CardModel", "Cards", "SimulatedCardError", "enter", "simulated_cuda", "without_values"]
 
@@ -92,6 +93,7 @@ def enter(cards: Cards, *, values: bool = True, say: Say | None = None) -> Calla
             cuda_build.set_generators(cards.count, native.default_generator)
             if cuda_build.engine_lacks_cards(cards.count):
                 native.add_to_engine(cards.count, say)
+            stack.enter_context(passes_in_this_thread())
             native.renew()
             stack.callback(register(native, model))
             cuda_build.use_first()

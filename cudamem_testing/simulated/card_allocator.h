@@ -10,6 +10,7 @@
 
 #include "../recorders/cpu_stacks.h"
 #include "../recorders/trap.h"
+#include "card_backward.h"
 #include "card_memory.h"
 #include "card_parts.h"
 #include "card_stacks.h"
@@ -132,7 +133,7 @@ inline bool is_trapped(Simulation& all, c10::DeviceIndex card, size_t size) {
   if (!all.trap.on() || all.trap_card != card) return false;
   static const std::atomic<uint64_t> no_stops[kStopCodes] = {};
   Walk<kDepth> stack;
-  if (python.this_thread_state) walk(python, no_stops, &stack);
+  if (python.this_thread_state && walk(python, no_stops, &stack)) end_before_engine(&stack);
   return all.trap.springs(size, stack.frames, stack.depth);
 }
 

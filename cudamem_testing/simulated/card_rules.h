@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "card_arguments.h"
+#include "card_backward.h"
 #include "card_sorting.h"
 #include "card_streams.h"
 
@@ -33,7 +34,7 @@ struct Workspaces {
 
   void need(bool lighter) {
     const size_t size = lighter ? light : blas;
-    const Key key(std::this_thread::get_id(), current.card, current.stream[static_cast<size_t>(current.card)], lighter);
+    const Key key(thread_on_card(), current.card, current.stream[static_cast<size_t>(current.card)], lighter);
     {
       const std::lock_guard<std::mutex> lock(mutex);
       if (!size || held.count(key)) return;

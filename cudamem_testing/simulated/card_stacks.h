@@ -4,6 +4,7 @@
 
 #include <torch/csrc/profiler/unwind/unwind.h>
 
+#include "card_backward.h"
 #include "card_parts.h"
 
 namespace torch {
@@ -21,11 +22,20 @@ TORCH_API SymbolizedTracebacks symbolize(const std::vector<CapturedTraceback*>& 
 
 namespace cudamem {
 
-inline Context gather_stack() { return torch::CapturedTraceback::gather(true, false, false); }
+struct Gathered {
+  std::shared_ptr<torch::CapturedTraceback> frames;
+  bool ends_before_engine;
+};
+
+inline Context gather_stack() {
+  return std::make_shared<Gathered>(Gathered{torch::CapturedTraceback::gather(true, false, false), runs_own_passes()});
+}
+
+inline bool ends_before_engine(const Context& stack) { return static_cast<Gathered*>(stack.get())->ends_before_engine; }
 
 inline torch::SymbolizedTracebacks frames_of(const std::vector<Context>& stacks) {
   std::vector<torch::CapturedTraceback*> given;
-  for (const Context& each : stacks) given.push_back(static_cast<torch::CapturedTraceback*>(each.get()));
+  for (const Context& each : stacks) given.push_back(static_cast<Gathered*>(each.get())->frames.get());
   return torch::symbolize(given);
 }
 

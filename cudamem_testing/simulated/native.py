@@ -22,6 +22,8 @@ from cudamem_testing.recorders.native_calls import room
 from cudamem_testing.recorders.native_device import COUNTED, POOLS
 from cudamem_testing.recorders.native_python import this_python
 from cudamem_testing.recorders.native_trap import ARGUMENTS
+from cudamem_testing.simulated.snapshot import SnapshotReader
+from cudamem_testing.torch_api.backward import backward_code
 
 ENGINE = Library(
     "simulated_card_engine",
@@ -47,6 +49,7 @@ LIBRARY = Library(
         "card_arguments.h",
         "card_attend.h",
         "card_attention.h",
+        "card_backward.h",
         "card_cudnn.h",
         "card_driver.h",
         "card_fallback.h",
@@ -77,23 +80,9 @@ LIBRARY = Library(
 VALUES = ("current", "peak", "allocated", "freed")
 ONCE = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 STACKS = (None, "state", "alloc", "all")
-ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "snapshot",
-    "oom",
-)
-STATES = ("inactive", "active_pending_free", "active_allocated")
 OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 #: Bytes that cuBLASLt takes for each thread and stream.
 LIGHT_WORKSPACE = 2**20
-#: Frames of kernels in Python, which a real card does not have.
-_KERNELS = str(Path(__file__).parent)
 # Made once: ctypes makes a class for each length of an array, and only the garbage collector frees it.
 _Stats = ctypes.c_int64 * (len(COUNTED) * len(POOLS) * len(VALUES) + 2 * len(VALUES) + len(ONCE))
 _Pinned, _Sizes = ctypes.c_int64 * 18, ctypes.c_int64 * 2
@@ -236,93 +225,12 @@ class NativeCard:
         text, into_text = room(sizes[1])
         self._library.cudamem_card_read_snapshot(into, into_text)
         words = text[: sizes[1]].decode(errors="replace").split("\0")
-        return _Reader(array("q", numbers[: 8 * sizes[0]]), words).read(cards)
+        return SnapshotReader(array("q", numbers[: 8 * sizes[0]]), words).read(cards)
 
     def error(self) -> str:
         """Why the last call failed."""
         message: bytes = self._library.cudamem_card_error()
         return message.decode(errors="replace")
-
-
-class _Reader:
-    """Reads the numbers of a snapshot one after the other."""
-
-    def __init__(self, numbers: array[int], words: list[str]) -> None:
-        self._numbers = numbers
-        self._words = words
-        self._at = 0
-
-    def read(self, cards: int) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-        stacked: list[tuple[dict[str, Any], int]] = []
-        segments: list[dict[str, Any]] = []
-        events: list[list[dict[str, Any]]] = []
-        for card in range(cards):
-            segments += [self._segment(card, stacked) for _ in range(self._one())]
-            events.append([self._event(stacked) for _ in range(self._one())])
-        lines = self._take(self._one())
-        words = iter(self._words)
-        frames = [{"name": "", "filename": next(words), "line": line} for line in lines]
-        words = iter(self._words)
-        for frame in frames:
-            frame["filename"], frame["name"] = next(words), next(words)
-        own = {at for at, frame in enumerate(frames) if str(frame["filename"]).startswith(_KERNELS)}
-        stacks = [[frames[at] for at in self._take(self._one()) if at not in own] for _ in range(self._one())]
-        for record, stack in stacked:
-            record["frames"] = stacks[stack] if stack >= 0 else []
-        return segments, events
-
-    def _one(self) -> int:
-        self._at += 1
-        return self._numbers[self._at - 1]
-
-    def _take(self, count: int) -> array[int]:
-        self._at += count
-        return self._numbers[self._at - count : self._at]
-
-    def _segment(self, card: int, stacked: list[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-        address, stream, small, expandable, number = self._take(5)
-        blocks: list[dict[str, Any]] = []
-        total = allocated = active = requested = 0
-        for _ in range(number):
-            at, size, asked, state, stack = self._take(5)
-            block = {"address": at, "size": size, "requested_size": asked, "state": STATES[state], "frames": []}
-            blocks.append(block)
-            stacked.append((block, stack))
-            total += size
-            allocated += size if state == 2 else 0
-            active += size if state else 0
-            requested += asked if state else 0
-        return {
-            "device": card,
-            "address": address,
-            "total_size": total,
-            "allocated_size": allocated,
-            "active_size": active,
-            "requested_size": requested,
-            "stream": stream,
-            "segment_type": "small" if small else "large",
-            "segment_pool_id": (0, 0),
-            "is_expandable": bool(expandable),
-            "frames": [],
-            "blocks": blocks,
-        }
-
-    def _event(self, stacked: list[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-        action, address, size, stream, time, stack = self._take(6)
-        name = ACTIONS[action]
-        event: dict[str, Any] = {
-            "action": name,
-            "device_free" if name == "oom" else "addr": address,
-            "size": size,
-            "stream": stream,
-            "time_us": time,
-            "compile_context": "N/A",
-            "user_metadata": "",
-            "pool_id": (0, 0),
-        }
-        if stack >= 0:
-            stacked.append((event, stack))
-        return event
 
 
 def _count(numbers: Any) -> dict[str, int]:
@@ -376,9 +284,12 @@ def _of_this_process() -> ctypes.PyDLL:
         "pass": [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64],
         "set_trap": [ctypes.c_int64, *ARGUMENTS],
         "radix_sort": [ctypes.c_int64] * 3,
+        "set_engine": [ctypes.c_uint64],
     }.items():
         getattr(library, f"cudamem_card_{name}").argtypes = types
     with suppress(FramesUnreadable):  # then no lines are known
         library.cudamem_card_set_python(ctypes.byref(this_python()))
         atexit.register(library.cudamem_card_set_python, None)
+    engine = backward_code()
+    library.cudamem_card_set_engine(0 if engine is None else id(engine))
     return library

@@ -213,6 +213,8 @@ EXPORT void cudamem_card_trapped(Trapped* out) {
 // Sets how Python's frames are read.
 EXPORT void cudamem_card_set_python(const Python* given) { python = given ? *given : Python{}; }
 
+EXPORT void cudamem_card_set_engine(uint64_t code) { engine_code = code; }
+
 EXPORT void cudamem_card_pinned(int64_t* into) { pinned.put(into); }
 EXPORT void cudamem_card_reset_pinned(int64_t peaks) { peaks ? pinned.reset_peak_stats() : pinned.reset_accumulated_stats(); }
 
@@ -294,8 +296,9 @@ EXPORT int64_t cudamem_card_snapshot(int64_t events, int64_t* sizes) {
       now.text += frame.filename + '\0' + frame.funcname + '\0';
     }
     now.put({static_cast<int64_t>(found.tracebacks.size())});
-    for (const auto& frames : found.tracebacks) {
-      now.put({static_cast<int64_t>(frames.size())});
+    for (size_t at = 0; at < found.tracebacks.size(); ++at) {
+      const auto& frames = found.tracebacks[at];
+      now.put({ends_before_engine(now.stacks[at]), static_cast<int64_t>(frames.size())});
       for (const uint64_t frame : frames) now.put({static_cast<int64_t>(frame)});
     }
     sizes[0] = static_cast<int64_t>(now.numbers.size());

@@ -249,8 +249,12 @@ def has_backward_thread(index: int) -> bool:
 
 
 def in_backward_thread(index: int, action: Callable[[], object]) -> None:
-    """Run ``action`` in autograd's thread of a card, which starts if need be. What it raises is raised here."""
-    with torch.inference_mode(False), torch.enable_grad():
+    """Run ``action`` in autograd's thread of a card, which starts if need be. What it raises is raised here.
+
+    On a simulated card in this thread, in a backward pass: its workspaces are those of autograd's thread.
+    """
+    in_thread = torch.autograd.set_multithreading_enabled  # after inference mode, which sets it
+    with torch.inference_mode(False), torch.enable_grad(), in_thread(not simulated_cards()):
         x = torch.zeros((), device=f"cuda:{index}", requires_grad=True)
         torch.autograd.grad(_in_backward().apply(x, action), x)
 

@@ -91,6 +91,8 @@ NEEDED = {
     "torch/csrc/profiler/combined_traceback.h": "std::vector<std::vector<uint64_t>> tracebacks;",
     "torch/csrc/profiler/unwind/unwind.h": "struct Frame",
     "ATen/Context.h": "bool userEnabledCuDNNSDP() const;",
+    "torch/csrc/autograd/graph_task.h": "int get_current_graph_task_id();",
+    "c10/core/AutogradState.h": "bool get_multithreading_enabled() const",
 }
 
 
@@ -364,11 +366,12 @@ def _streams() -> tuple[type, type, type]:
 def engine_lacks_cards(number: int) -> bool:
     """Whether autograd's engine ran before there were so many cards: then it has no queue for the last one.
 
-    A tiny backward pass on it shows that.
+    A tiny backward pass on it shows that, for which its threads start.
     """
     try:
-        x = torch.ones((), device=f"cuda:{number - 1}", requires_grad=True)
-        (x * 1).backward()  # type: ignore[no-untyped-call]
+        with torch.autograd.set_multithreading_enabled(True):
+            x = torch.ones((), device=f"cuda:{number - 1}", requires_grad=True)
+            (x * 1).backward()  # type: ignore[no-untyped-call]
     except RuntimeError:
         return True
     return False

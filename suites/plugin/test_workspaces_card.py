@@ -117,12 +117,21 @@ def test_names_of_threads_say_whether_it_is_there(monkeypatch: pytest.MonkeyPatc
     assert cuda.has_backward_thread(3) is False
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.gpu
 def test_an_action_runs_in_the_thread_of_a_card() -> None:
-    with simulated_cuda("h100"), torch.inference_mode():
+    with torch.inference_mode():
         threads: list[int] = []
         cuda.in_backward_thread(0, lambda: threads.append(threading.get_native_id()))
         assert [Path(cuda.TASKS, str(one), "comm").read_text() for one in threads] == ["pt_autograd_0\n"]
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+def test_an_action_runs_in_this_thread_on_a_simulated_card() -> None:
+    with simulated_cuda("h100"), torch.inference_mode():
+        threads: list[int] = []
+        cuda.in_backward_thread(0, lambda: threads.append(threading.get_native_id()))
+        assert threads == [threading.get_native_id()]
+        assert cuda.has_backward_thread(0)
 
         def fail() -> None:
             raise LookupError("here")
