@@ -13,7 +13,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,8 +25,19 @@ from cudamem_testing.cycles.memory import Chain, Memory
 from cudamem_testing.cycles.native import NONE, Blocks, Graph, Item, Storages, TooLongError
 from cudamem_testing.cycles.origins import harness_of
 from cudamem_testing.cycles.results import NAMED, UNREAD, Cycle, KeptTensor
-from cudamem_testing.cycles.words import Hop, hops, is_plain, name_along, pieces, rank, shape_of, signature, tied
-from cudamem_testing.model.sizes import count
+from cudamem_testing.cycles.words import (
+    Hop,
+    hops,
+    is_plain,
+    name_along,
+    pieces,
+    pieces_of_ends,
+    rank,
+    raw_key,
+    shape_of,
+    signature,
+    tied,
+)
 from cudamem_testing.objects.tensors import Storage, carried_by, is_tensor
 from cudamem_testing.objects.torch_references import node_edges, tensor_edges
 from cudamem_testing.torch_api import tensors
@@ -282,7 +292,7 @@ class _Explanation:
         chain = self._turned(self._graph.cycle(members[0]))
         closed = _shortened([*chain, chain[0]])
         ends = [self._objects[one] for one in closed[:-1]]
-        kind = (len(largest) + len(rest), len(chain), *map(_raw_key, ends), *map(_place_of, heads))
+        kind = (len(largest) + len(rest), len(chain), *map(raw_key, ends), *map(_place_of, heads))
         self._alike[kind] += 1
         first = self._first.get(kind) if self._alike[kind] > MOST_ALIKE else None
         steps = [] if first is not None else hops([self._objects[one] for one in closed])
@@ -322,13 +332,8 @@ class _Explanation:
         group: _Group,
     ) -> Cycle:
         left_out = len(chain) - 2 * ENDS
-        if left_out <= 0:
-            words = pieces(steps)
-        else:  # between the two ends there is no reference
-            more = f"... {count(left_out, 'more object')} ..."
-            words = (*pieces(steps[: ENDS - 1]), more, *pieces(steps[ENDS:]))
         return Cycle(
-            words,
+            pieces(steps) if left_out <= 0 else pieces_of_ends(steps, ENDS, left_out),
             (),
             written,
             harness=harness_of(self._objects[one] for one in chain[:ENDS]),
@@ -411,11 +416,3 @@ def _shortened(chain: list[int], ends: int = ENDS) -> list[int]:
 def _place_of(tensor: KeptTensor) -> tuple[object, ...]:
     frames = () if tensor.stack is None else tensor.stack.frames
     return (tensor.bytes, *(frame for frame in frames if frame.origin == "project"))
-
-
-def _raw_key(obj: object) -> object:
-    """The class of an object, or the code of a function: equal for cycles with the same text."""
-    if type(obj) is types.FunctionType:
-        return obj.__code__.co_filename, obj.__code__.co_firstlineno
-    cls = type(obj)
-    return safe_access.class_module(cls), safe_access.class_qualname(cls)

@@ -17,6 +17,7 @@ from cudamem_testing import safe_access
 from cudamem_testing.cycles.native import Towards
 from cudamem_testing.model.edges import Kind, Reference
 from cudamem_testing.model.remarks import Knot, Tied
+from cudamem_testing.model.sizes import count
 from cudamem_testing.objects.names import RUNNING, clean, key_text, tensor_name, type_word
 from cudamem_testing.objects.references import edges_towards, label
 from cudamem_testing.objects.tensors import is_tensor
@@ -91,6 +92,11 @@ def pieces(steps: Sequence[Hop]) -> tuple[str, ...]:
     return (*found, type_word(steps[-1].referent))
 
 
+def pieces_of_ends(steps: Sequence[Hop], ends: int, left_out: int) -> tuple[str, ...]:
+    """The pieces of both ends of a long chain, with ``ends`` objects each: between them there is no reference."""
+    return (*pieces(steps[: ends - 1]), f"... {count(left_out, 'more object')} ...", *pieces(steps[ends:]))
+
+
 def _text(step: Hop) -> str:
     text = step.reference.text
     if step.reference.kind is Kind.CLOSURE:
@@ -115,6 +121,14 @@ def tied(steps: Sequence[Hop]) -> Tied | None:
             if type(step.holder) is types.FrameType and step.reference.kind is Kind.LOCAL:
                 return Tied(Knot.ERROR, step.reference.name, clean(step.holder.f_code.co_name))
     return None
+
+
+def raw_key(obj: object) -> object:
+    """The class of an object, or the code of a function: equal for cycles with the same text."""
+    if type(obj) is types.FunctionType:
+        return obj.__code__.co_filename, obj.__code__.co_firstlineno
+    cls = type(obj)
+    return safe_access.class_module(cls), safe_access.class_qualname(cls)
 
 
 def name_along(steps: Sequence[Hop]) -> str:
