@@ -144,7 +144,7 @@ def test_a_library_of_no_torch_is_compiled_without_it(
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_as_many_files_are_compiled_at_a_time_as_there_are_cores(
+def test_as_many_files_are_compiled_at_once_as_there_are_cores(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     log = tmp_path / "log"
