@@ -22,6 +22,8 @@ def listed(node: Node) -> bool:
 
 def test_older_objects_are_neither_listed_nor_freed() -> None:
     older, garbage = Node(), weakref.ref(Node())
+    gc.freeze()
+    gc.unfreeze()  # the garbage is old now
     with set_aside():
         newer, own_garbage = Node(), weakref.ref(Node())
         assert (listed(older), listed(newer)) == (False, True)
@@ -56,3 +58,9 @@ def test_a_second_one_inside_changes_nothing() -> None:
         assert not listed(older)
     assert listed(older)
     assert guards.gc is gc
+
+
+def test_young_garbage_is_freed_before() -> None:
+    garbage = weakref.ref(Node())
+    with set_aside():
+        assert garbage() is None
