@@ -1,9 +1,10 @@
 """``python -m suites.benchmarks.simulated``: how long a step of training takes on the simulated card.
 
-First a step of GPT-2 XL by shapes alone, which may take 10 s. Then steps of smaller models with values, and whole tests
-of models with few elements (``small_tests.py``), in turn on the CPU and on the card, which may take 1.3 times as long:
-the median of pairs, in processor time, the first ones left out. With ``--shapes`` only the first. Exit status 1 if one
-takes longer.
+First a step of GPT-2 XL by shapes alone, which may take 10 s. Then steps of smaller models with values, in turn on the
+CPU and on the card, which may take 1.3 times as long: the median of pairs, in processor time, the first ones left out.
+Then tests of models with few elements (``small_tests.py``) as pytest runs them (``whole_tests.py``), with the same
+limit by the clock; and their functions alone, which have no limit. With ``--shapes`` only the first. Exit status 1 if
+one takes longer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import nn
 
 from cudamem_testing import simulated_cuda
 from suites.benchmarks.small_tests import TESTS
+from suites.benchmarks.whole_tests import ratios
 
 LARGEST_RATIO, LONGEST_S = 1.3, 10.0
 ROUNDS, ROUNDS_OF_TESTS, FIRST = 21, 63, 2
@@ -145,9 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             on_card = make("cuda")
             passed &= compare(name, on_cpu, on_card, ROUNDS)
             del on_card
+    for name, ratio in ratios():
+        passed &= ratio <= LARGEST_RATIO
+        print(f"test in pytest: {name}: {ratio:.2f} times the time on the CPU", flush=True)
     with simulated_cuda("h100"):
         for name, test in TESTS.items():
-            passed &= compare(f"test: {name}", partial(test, "cpu"), partial(test, "cuda"), ROUNDS_OF_TESTS)
+            compare(f"its function: {name}", partial(test, "cpu"), partial(test, "cuda"), ROUNDS_OF_TESTS)
     return 0 if passed else 1
 
 
