@@ -86,7 +86,7 @@ class Slot:
         self._number = ctypes.c_int32(number)
         self._release = library.cudamem_release_slot
         self._last, self._buffer, self._peeked = _NOTHING_READ, _Reading(), _Reading()
-        # Every phase of every test reads: what it passes is made once, and only what has changed is made anew.
+        # Every phase of every test reads: what it passes is made once, and a result only if something has changed.
         self._read: Callable[[], int] = partial(library.cudamem_read, self._number, ctypes.c_int32(1), self._buffer)
         self._peek: Callable[[], int] = partial(library.cudamem_read, self._number, ctypes.c_int32(0), self._peeked)
         self.in_place = True

@@ -109,7 +109,6 @@ class Kernel<Operator, void (Meta::*)(Given...), void (Impl::*)(All...)> {
   static void fill(Made& found, std::index_sequence<at...>, const std::decay_t<Given>&... given) {
     found.impl(given..., found.maybe_get_output(at)...);
   }
-
 };
 
 }  // namespace cudamem

@@ -43,11 +43,8 @@ class SnapshotReader:
             segments += [self._segment(card, stacked) for _ in range(self._one())]
             events.append([self._event(stacked) for _ in range(self._one())])
         lines = self._take(self._one())
-        words = iter(self._words)
-        frames = [{"name": "", "filename": next(words), "line": line} for line in lines]
-        words = iter(self._words)
-        for frame in frames:
-            frame["filename"], frame["name"] = next(words), next(words)
+        places = zip(self._words[::2], self._words[1::2], lines, strict=False)  # the words may end in an empty one
+        frames = [{"name": name, "filename": file, "line": line} for file, name, line in places]
         own = {at for at, frame in enumerate(frames) if str(frame["filename"]).startswith(_KERNELS)}
         engine = backward_code()
         calls = {

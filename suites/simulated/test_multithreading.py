@@ -12,7 +12,7 @@ import torch
 from cudamem_testing import simulated_cuda
 
 multithreading: Any = torch.autograd.set_multithreading_enabled
-is_multithreading: Callable[[], bool] = torch._C._is_multithreading_enabled
+is_multithreading: Callable[[], bool] = torch.autograd.is_multithreading_enabled
 
 
 def test_it_is_off_inside_and_on_again_afterwards() -> None:
