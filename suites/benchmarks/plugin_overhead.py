@@ -174,9 +174,7 @@ def process(folder: Path, *flags: str, history: bool = False) -> Run:
     """Run the tests in a process of their own."""
     command = [sys.executable, "-m", "pytest", *ARGUMENTS, *flags]
     start = time.perf_counter()
-    started = subprocess.Popen(
-        command, cwd=folder, env=_environment(folder, history), stdout=subprocess.PIPE, text=True
-    )
+    started = subprocess.Popen(command, cwd=folder, env=environment(folder, history), stdout=subprocess.PIPE, text=True)
     output = started.stdout.read() if started.stdout else ""
     _, status, usage = os.wait4(started.pid, 0)
     wall = time.perf_counter() - start
@@ -193,7 +191,7 @@ def session(folder: Path, *flags: str, history: bool = False) -> Run:
     gc.collect()
     said, before = io.StringIO(), {**os.environ}
     start, start_cpu = time.perf_counter(), time.process_time()
-    os.environ.update(_environment(folder, history))
+    os.environ.update(environment(folder, history))
     try:
         with contextlib.redirect_stdout(said):
             status = pytest.main([*ARGUMENTS, *flags, f"--rootdir={folder}", str(folder)])
@@ -320,7 +318,7 @@ def measure(device: str, rounds: int, scale: int, chosen: Sequence[str] = PARTS)
     return all(outcome.passed is not False for outcome in outcomes)
 
 
-def _environment(folder: Path, history: bool = False) -> Mapping[str, str]:
+def environment(folder: Path, history: bool = False) -> Mapping[str, str]:
     """One thread, no other plugin, and Python files compiled once, as everywhere."""
     asked = {"BENCH_HISTORY": "1"} if history else {}
     package = str(Path(__file__).parents[2])
@@ -405,7 +403,7 @@ print((time.process_time() - start) * 1000)
 def _loading_ms(folder: Path) -> float:
     """What the plugin takes when pytest is there already, in milliseconds."""
     command = [sys.executable, "-c", LOADING]
-    done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True)
+    done = subprocess.run(command, env=environment(folder), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the plugin was not loaded: {done.stderr[-2000:]}")
     return float(done.stdout)

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from suites.benchmarks.plugin_overhead import ARGUMENTS, environment
+
 ROUNDS, TIMES, FIRST = 3, 40, 3
 TEST = """
 import os
@@ -57,12 +59,12 @@ def ratios() -> Iterator[tuple[str, float]]:
 
 def _run(folder: Path, device: str, measured: str) -> Mapping[str, float]:
     """The median time of each test, in seconds."""
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "DEVICE_OF_TESTS": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    flags = ("-q", "-p", "no:cacheprovider", "-p", "cudamem_testing.plugin", "--cudamem")
-    command = [sys.executable, "-m", "pytest", *flags, f"--cudamem-device={measured}"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    # All cores: where passes run in a thread of their own, that has threads of its own as well.
+    chosen = {"OMP_NUM_THREADS": str(os.cpu_count()), "DEVICE_OF_TESTS": device}
+    command = [sys.executable, "-m", "pytest", *ARGUMENTS, "--cudamem", f"--cudamem-device={measured}"]
+    done = subprocess.run(
+        command, cwd=folder, env={**environment(folder), **chosen}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"the measured run failed: {' '.join(command)}\n{done.stdout}{done.stderr}")
     found: dict[str, float] = json.loads((folder / "taken.json").read_text())
