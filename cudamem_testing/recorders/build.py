@@ -68,6 +68,7 @@ CPU_RECORDER = Library(
         "device_counters.h",
         "journal.h",
         "journal_calls.h",
+        "python_functions.h",
         "trap.h",
     ),
     "c++17",
@@ -76,7 +77,15 @@ CPU_RECORDER = Library(
 CARD_RECORDER = Library(
     "card_recorder",
     "the recorder of cards",
-    ("card_recorder.cpp", "card_stacks.h", "codes.h", "cpu_mutex.h", "cpu_stacks.h", "host_counters.h"),
+    (
+        "card_recorder.cpp",
+        "card_stacks.h",
+        "codes.h",
+        "cpu_mutex.h",
+        "cpu_stacks.h",
+        "host_counters.h",
+        "python_functions.h",
+    ),
     "c++20",
     ("c10", "torch_cpu"),
 )
@@ -89,6 +98,7 @@ COLLECTOR_WATCH = Library(
         *(f"collector_{part}.h" for part in _PARTS),
         "cpu_ledger.h",
         "device_counters.h",
+        "python_functions.h",
     ),
     "c++17",
     ("c10",),

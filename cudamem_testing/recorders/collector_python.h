@@ -6,21 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "python_functions.h"
+
 extern "C" {
-struct Object {
-  ssize_t references;
-  Object* type;
-};
 typedef int (*Visit)(Object*, void*);
 typedef int (*Traverse)(Object*, Visit, void*);
 typedef Object* (*Vectorcall)(Object*, Object* const*, size_t, Object*);
-typedef Object* (*FastCall)(Object*, Object* const*, ssize_t, Object*);
-struct Method {
-  const char* name;
-  FastCall call;
-  int flags;
-  const char* doc;
-};
 struct BuiltinFunction {
   Object base;
   Method* method;
@@ -43,11 +34,8 @@ struct Member {
   const char* doc;
 };
 
-extern Object _Py_NoneStruct;
 extern Object PyModule_Type, PyDict_Type, PyFunction_Type, PyMethod_Type, PyCFunction_Type;
 extern Object* PyExc_Exception;
-void Py_IncRef(Object*);
-void Py_DecRef(Object*);
 Object* PyObject_CallNoArgs(Object*);
 Object* PyObject_CallFunctionObjArgs(Object*, ...);
 Object* PyObject_CallMethod(Object*, const char*, const char*, ...);
@@ -111,8 +99,6 @@ __attribute__((weak)) void PyThreadState_LeaveTracing(void*);
 constexpr int kCall = 50, kTraverse = 71, kMembers = 72, kSizeMember = 19, kReadOnly = 1;
 constexpr unsigned long kHeapType = 1ul << 9, kHasVectorcall = 1ul << 11, kCollected = 1ul << 14, kVersionTag = 1ul << 18;
 constexpr unsigned long kManagedDict = 1ul << 4, kIsList = 1ul << 25, kIsDict = 1ul << 29, kIsType = 1ul << 31;
-// methodobject.h
-constexpr int kKeywords = 2, kFastCall = 0x80;
 // Flags in the links of the collector's list; the last one marks garbage during a collection.
 constexpr uintptr_t kFlags = 3, kGarbage = 2;
 

@@ -32,6 +32,8 @@
 
 namespace {
 
+using cudamem::none;
+
 // How deep the calls of a look may nest, and how often it is repeated after a signal handler interrupted it.
 constexpr int kRoom = 400, kAttempts = 5;
 
@@ -64,11 +66,6 @@ struct State {
   bool ending;
 };
 State state = {};
-
-Object* none() {
-  Py_IncRef(&_Py_NoneStruct);
-  return &_Py_NoneStruct;
-}
 
 // What calling Python from inside a collection needs: room to recurse, and no profiler or tracer.
 class Quiet {
