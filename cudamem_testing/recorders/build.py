@@ -67,6 +67,7 @@ CPU_RECORDER = Library(
         "cpu_mutex.h",
         "cpu_stacks.h",
         "device_counters.h",
+        "device_functions.h",
         "journal.h",
         "journal_calls.h",
         "python_functions.h",

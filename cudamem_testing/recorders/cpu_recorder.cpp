@@ -432,4 +432,5 @@ EXPORT void cudamem_refusal(Refusal* out) {
 EXPORT uint32_t cudamem_thread() { return thread_number(); }
 
 #include "cpu_functions.h"
+#include "device_functions.h"
 #include "journal_calls.h"

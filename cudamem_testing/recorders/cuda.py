@@ -43,54 +43,45 @@ class CudaStatistics:
     """
 
     def __init__(self) -> None:
-        self._lost: dict[int, Peaks] = {}
-        self._cards: dict[int, NativeDevice | None] = {}
-        self._still: dict[int, Counters] = {}  # the native library says whether they are unchanged
         self._views: Views | None = Views.in_place()
-        self._views.readers.append(self._lost)
+        self._reader = self._views.join()
+        self.alone = self._reader.alone
+        """By card a function that reads as ``count`` does, as long as nothing has to be added to what it returns."""
 
     def read(self, index: int) -> tuple[Stats, Counts]:
         """The statistics with the peaks since the last read, and the counts that were reset; resets the peaks."""
         views = self._at_work()
         stats = views.read(index)
-        lost = self._lost.pop(index, None)
+        lost = self._reader.lost.pop(index, None)
         if not _at_rest(stats):
-            views.tell(index, peaks_of(stats), but=self._lost)
+            views.tell(index, peaks_of(stats), but=self._reader)
             views.reset(index)
         if lost is not None:
             lost.raise_in(stats)
         return stats, views.counted.get(index, NOTHING)
 
     def count(self, index: int) -> Counters | None:
-        """Like ``read``, in one call of the native library; ``None`` if only ``read`` can do it.
-
-        If nothing has changed it is the same object.
-        """
-        views = self._at_work()
+        """Like ``read``, in one call of the native library; ``None`` if only ``read`` can do it."""
+        views, reader = self._at_work(), self._reader
         try:
-            card = self._cards[index]
+            card = reader.cards[index]
         except KeyError:
-            card = self._cards[index] = native_card(index)
-            if card is not None:
-                views.cards.append((index, card))
+            card = reader.cards[index] = native_card(index)
         if card is None:
             return None
-        if views.debts:
-            views.settle(index)
-        still = self._still.pop(index, None)
-        found = card.read(every=len(views.readers) > 1, known=None if index in self._lost else still)
+        views.settle(index)
+        found = card.read(every=len(views.readers) > 1)
         if found is None:
             return None
         counters, hidden = found
-        if counters is not still:
-            counters = _with_counted(counters, views.counted.get(index, NOTHING))
         if hidden:
-            views.tell(index, hidden, but=self._lost)
-        lost = self._lost.pop(index, None)
+            views.tell(index, hidden, but=reader)
+        counters = _with_counted(counters, views.counted.get(index, NOTHING))
+        lost = reader.lost.pop(index, None)
         if lost is not None:
             counters = _with_peaks(counters, lost)
-        if lost is None and hidden is None:
-            self._still[index] = counters
+        if views.is_alone(index):
+            reader.alone[index] = card.read_alone
         return counters
 
     def peek(self, index: int) -> Stats:
@@ -103,20 +94,13 @@ class CudaStatistics:
         ``take`` returns the highest peaks since its last call. Returns a function that takes them a last time and ends
         this.
         """
-        views, debt = self._at_work(), (index, take)
-        views.debts.append(debt)
-
-        def pay() -> None:
-            views.settle(index)
-            views.debts.remove(debt)
-
-        return pay
+        return self._at_work().owe(index, take)
 
     def close(self) -> None:
         """Stop reading; with the last reader torch's own functions are restored. Closing again does nothing."""
         views, self._views = self._views, None
         if views is not None:
-            views.leave(self._lost)
+            views.leave(self._reader)
 
     def _at_work(self) -> Views:
         if self._views is None:
@@ -149,7 +133,8 @@ class CudaRecorder(WithoutOwners):
         self._limits: list[tuple[int, int | None]] = []  # bytes allowed, bytes at the start
         self._before: tuple[int, int | None] = (0, None)  # the same without them
         self._history = history
-        self._reserved = 0
+        self._alone = statistics.alone
+        self._last = ZERO
         self._started = False
         self._released = 0  # bytes of workspaces, at the last release
         self._bases: dict[int, int | None] = {} if history is None else history.bases
@@ -213,7 +198,7 @@ class CudaRecorder(WithoutOwners):
             return None
         from cudamem_testing.recorders.outside import read
 
-        return read(self.device, self._reserved)
+        return read(self.device, self._last.reserved or 0)
 
     def capture(self) -> CudaCapture | None:
         """The allocator's snapshot; ``None`` if no history was requested."""
@@ -266,17 +251,27 @@ class CudaRecorder(WithoutOwners):
         return [(one["filename"], one["line"], one["name"]) for one in last.get("frames", ())]
 
     def read_and_reset_peaks(self) -> Counters:
-        """One C call, which resets peaks if needed; zeros, without a call, before CUDA is initialised."""
+        """One C call, which resets peaks if needed; if nothing has changed, the same object is returned.
+
+        Zeros, without a call, before CUDA is initialised.
+        """
+        read_alone = self._alone.get(self._index)
+        found = None if read_alone is None else read_alone()
+        if found is None:
+            found = self._read_with_others()
+        self._last = found
+        return found
+
+    def _read_with_others(self) -> Counters:
+        """The same, with what others have reset, and passing on what it resets."""
         if not self._started:
             if not torch_api.cuda_initialized():
                 return ZERO
             self._started = True
         try:
-            found = (self._statistics.count(self._index) if self._native else None) or self._read()
+            return (self._statistics.count(self._index) if self._native else None) or self._read()
         except RuntimeError as error:  # a custom allocator need not have any
             return Counters(notes=(f"the allocator has no statistics: {str(error).partition(chr(10))[0]}",))
-        self._reserved = found.reserved or 0
-        return found
 
     def _read(self) -> Counters:
         """The same through torch's own function."""

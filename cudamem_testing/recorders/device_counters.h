@@ -31,27 +31,9 @@ struct DeviceReading {
     return allocated == allocated_peak && requested == requested_peak && reserved == reserved_peak &&
            active == active_peak;
   }
-};
 
-// What a reader keeps of a device between readings.
-struct DeviceWatch {
-  DeviceReading last;
-  int64_t told[kPeaks];  // the highest peaks reported to the reader
-
-  bool is_still(const DeviceReading& now) const {
-    constexpr size_t counters = offsetof(DeviceReading, peaks);
-    return last.at_rest() && std::memcmp(&last, &now, counters) == 0;
-  }
-
-  // Records the peaks of the last reading; returns whether one is higher than reported.
-  bool has_news() {
-    bool news = false;
-    for (int at = 0; at < kPeaks; ++at) {
-      if (last.peaks[at] <= told[at]) continue;
-      told[at] = last.peaks[at];
-      news = true;
-    }
-    return news;
+  bool has_same_counters(const DeviceReading& other) const {
+    return std::memcmp(this, &other, offsetof(DeviceReading, peaks)) == 0;
   }
 };
 

@@ -13,26 +13,6 @@ EXPORT int32_t cudamem_has_device(int32_t type, int32_t index) {
   return 1;
 }
 
-// Reads the counters of a device. Returns 1 or 2 if it reset the peaks, because one was above the current level: 2
-// if one is higher than all reported ones, or `every` is set; 0 if there was nothing to
-// reset; 3 if nothing changed since the last reading, if that is `known`; -1 if they must be read through Python: then
-// nothing was reset.
-EXPORT int32_t cudamem_read_device(int32_t type, int32_t index, DeviceWatch* watch, int32_t every, int32_t known) {
-  DeviceCounters<c10::DeviceAllocator> counters;
-  try {
-    if (!counters.find(type, index)) return -1;
-    const DeviceReading now = counters.read();
-    if (known && watch->is_still(now)) return 3;
-    watch->last = now;
-    if (watch->last.at_rest()) return 0;
-    if (watch->last.more_peaks) return -1;
-    counters.reset();
-  } catch (const std::exception&) {
-    return -1;
-  }
-  return watch->has_news() || every ? 2 : 1;
-}
-
 // Opens a journal of the ledger (`type` below 0) or of a device of this c10::DeviceType. Returns its handle; -1: there are
 // too many, -2: torch has no counters for the device.
 EXPORT int32_t cudamem_open_journal(int32_t type, int32_t index) {

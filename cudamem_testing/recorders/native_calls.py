@@ -27,7 +27,7 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     notes(c_int32 handle, Note*, c_uint64 room) -> c_uint64 how many
     take_highest(c_int32 handle, c_int64[29]) -> c_int32
     has_device(c_int32 device type, c_int32 index) -> c_int32
-    read_device(c_int32 device type, c_int32 index, DeviceWatch*, c_int32, c_int32) -> c_int32 1, 2: new peaks, or -1
+    device_functions(c_int32 device type, c_int32 index, the class Counters) -> read_alone, read, forget
 
     Reading      8s: allocated, peak, own, own_peak; 8u: peak_event, events, allocations, live_blocks,
                  allocated_total, unknown_frees, refusals                                       (88 bytes, "=4q7Q")
@@ -40,7 +40,6 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     Place        8u: code object; 8s: its first position, and the one behind its last           (24 bytes, "=Q2q")
     Frame        8u: code object; 8s: position in its bytecode                                  (16 bytes, "=Qq")
     Note         8s: allocated, peak, allocated_total, allocations, active, reserved, retries   (56 bytes, "=7q")
-    DeviceWatch  8s: those of Counters, allocated_total, 29 peaks; a flag; 8s: 29 peaks         (576 bytes)
 
 PYTEST_DONT_REWRITE
 """
@@ -64,6 +63,7 @@ def room(size: int) -> tuple[bytearray, Any]:
 def declare(library: ctypes.PyDLL) -> None:
     """Tell ctypes the types of the calls; those that are not named here take and return what ctypes assumes."""
     for name, result in (
+        ("device_functions", ctypes.py_object),
         ("is_installed", ctypes.c_bool),
         ("owner_functions", ctypes.py_object),
         ("reader_functions", ctypes.py_object),
@@ -91,6 +91,7 @@ def declare(library: ctypes.PyDLL) -> None:
         "close_journal",
     ):
         getattr(library, f"cudamem_{name}").restype = None
+    library.cudamem_device_functions.argtypes = [ctypes.c_int32, ctypes.c_int32, ctypes.py_object]
     library.cudamem_reader_functions.argtypes = [ctypes.c_int32, ctypes.py_object]
     library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
     library.cudamem_scan.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64]

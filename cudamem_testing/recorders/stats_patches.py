@@ -18,6 +18,7 @@ from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
 
 if TYPE_CHECKING:
+    from cudamem_testing.model.counters import Counters
     from cudamem_testing.recorders.native_device import NativeDevice
 
 Counts = tuple[int, int, int]
@@ -27,17 +28,30 @@ PEAK_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 COUNT_RESETS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
 
 
+class Reader:
+    """One of those who read the statistics of cards."""
+
+    __slots__ = ("alone", "cards", "lost")
+
+    def __init__(self) -> None:
+        self.lost: dict[int, Peaks] = {}
+        """Peaks of each card that others have reset since it read."""
+        self.cards: dict[int, NativeDevice | None] = {}
+        """What reads each card natively, which keeps the peaks that are already hidden."""
+        self.alone: dict[int, Callable[[], Counters | None]] = {}
+        """For each card a reading to which nothing has to be added, while there is no other reader and no debt."""
+
+
 class Views:
     """The replacements for torch's functions, for all readers of a process."""
 
     def __init__(self, bindings: ModuleType) -> None:
         self._read: Function = getattr(bindings, READERS[0])
         self.reset: Function = getattr(bindings, PEAK_RESETS[0])
-        self.readers: list[dict[int, Peaks]] = []  # peaks that others reset, for each reader
+        self.readers: list[Reader] = []
         self.hidden: dict[int, Peaks] = {}  # read just before a reader reset the peaks
         self.counted: dict[int, Counts] = {}  # counts that the test reset
-        self.debts: list[tuple[int, Callable[[], Levels]]] = []  # other code that resets the peaks of a card
-        self.cards: list[tuple[int, NativeDevice]] = []  # native readers that track what is already hidden
+        self._debts: list[tuple[int, Callable[[], Levels]]] = []  # other code that resets the peaks of a card
         self._patches = Patches()
         for names, replacement in (
             (READERS, self._memory_stats),
@@ -60,20 +74,52 @@ class Views:
         stats: Stats = self._read(index)
         return stats
 
+    def owe(self, index: int, take: Callable[[], Levels]) -> Callable[[], None]:
+        """Take peaks that other code resets from now on; returns what takes them a last time and ends this."""
+        debt = (index, take)
+        self._debts.append(debt)
+        self._end_alone(index)
+
+        def pay() -> None:
+            self.settle(index)
+            self._debts.remove(debt)
+
+        return pay
+
     def settle(self, index: int) -> None:
         """Take peaks that other code reset, for the test's view and for every reader."""
-        for card, take in self.debts:
+        for card, take in self._debts:
             if card == index and (taken := take()):
                 self.tell(index, taken)
 
-    def tell(self, index: int, levels: Levels, but: dict[int, Peaks] | None = None) -> None:
+    def tell(self, index: int, levels: Levels, but: Reader | None = None) -> None:
         """Keep peaks that are reset for the test's view, and for every reader but the one that resets them."""
-        for kept in (self.hidden, *self.readers):
-            if kept is not but:
-                kept.setdefault(index, Peaks()).keep(levels)
+        self.hidden.setdefault(index, Peaks()).keep(levels)
+        for reader in self.readers:
+            if reader is not but:
+                reader.lost.setdefault(index, Peaks()).keep(levels)
+                reader.alone.pop(index, None)
 
-    def leave(self, lost: dict[int, Peaks]) -> None:
-        self.readers = [other for other in self.readers if other is not lost]
+    def join(self) -> Reader:
+        """A new reader."""
+        for other in self.readers:
+            other.alone.clear()
+        reader = Reader()
+        self.readers.append(reader)
+        return reader
+
+    def is_alone(self, index: int) -> bool:
+        """Whether there is one reader, nothing else resets the peaks of a card, and its counts were never reset."""
+        return len(self.readers) == 1 and index not in self.counted and all(card != index for card, _ in self._debts)
+
+    def _end_alone(self, index: int) -> None:
+        for reader in self.readers:
+            reader.alone.pop(index, None)
+
+    def leave(self, reader: Reader) -> None:
+        """Let a reader go; the functions are restored when nobody needs the replacements."""
+        self.readers = [other for other in self.readers if other is not reader]
+        reader.alone.clear()
         for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:
             self._show(index)
         self._restore_if_idle()
@@ -81,8 +127,9 @@ class Views:
     def _show(self, index: int) -> None:
         """Hide nothing of a card any more."""
         self.hidden.pop(index, None)
-        for place, card in self.cards:
-            if place == index:
+        for reader in self.readers:
+            card = reader.cards.get(index)
+            if card is not None:
                 card.forget()
 
     def _is_hidden(self, index: int, hidden: Peaks) -> bool:
@@ -116,6 +163,7 @@ class Views:
         if stats is not None:
             now, before = counts(stats), self.counted.get(index, NOTHING)
             self.counted[index] = (before[0] + now[0], before[1] + now[1], before[2] + now[2])
+            self._end_alone(index)
         return original(index, *rest)
 
     def _before_reset(self, index: int) -> Stats | None:

@@ -40,6 +40,7 @@ ONE_CARD = """
         def native_card(self, index):
             card = super().native_card(index)
             card.read = self.counted("native reads", card.read)
+            card.read_alone = self.counted("native reads", card.read_alone)
             return card
 
         def statistics(self, index):
@@ -106,6 +107,10 @@ CLEAN = """
         card.allocate(100)
         card.free(0)
 
+    def test_allocates_as_much(card):
+        card.allocate(100)
+        card.free(0)
+
     def test_last():
         pass
 """
@@ -136,16 +141,19 @@ def test_calls_of_a_clean_test(run_inner, natively: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr(outside, "read", lambda device, reserved: None)  # this machine may have a card of its own
     conftest = ONE_CARD.replace("in_place()", f"in_place(native={natively})")
     inner = run_inner({"conftest.py": conftest, "test_it.py": CLEAN}, "--cudamem", "--cudamem-device=cuda")
-    assert inner.last == "4 passed"
-    assert inner.window("test_allocates_and_frees").peak_growth == 512
+    assert inner.last == "5 passed"
+    tests = "test_allocates_and_frees", "test_allocates_as_much"
+    assert [inner.window(test).peak_growth for test in tests] == [512, 512]
     assert inner.run.notes == ()
-    idle, busy, last = json.loads((inner.folder / "calls.json").read_text())
+    idle, busy, again, last = json.loads((inner.folder / "calls.json").read_text())
     # One read for each end of setup, call and teardown: where one phase ends and the next begins they share it.
     reads = {"native reads": 4, "reads": 0} if natively else {"native reads": 0, "reads": 4}
     clean = reads | {"resets": 0, "pinned reads": 4, "histories": 1, "snapshots": 0, "collections": 0}
     assert idle == clean
-    # Where a peak is above what is there, new ones start: in the native library with the same call.
-    assert busy == clean | ({} if natively else {"resets": 1})
+    # Where a peak is above what is there, new ones start: in the native library with the same call, but with a second
+    # one, which reports it, where it is higher than any before.
+    assert busy == clean | ({"native reads": 5} if natively else {"resets": 1})
+    assert again == clean | ({} if natively else {"resets": 1})
     assert last == clean  # a file's last test: where nothing is live, nothing hides behind equal counts
 
 

@@ -100,23 +100,43 @@ class NativeCard:
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        self._last: dict[str, Any] | None = None  # what was read, where no peak was above it
+        self._told: dict[Slot, int] = {}
+        self._last: Counters | None = None  # what was read alone, where no peak was above it
 
     def forget(self) -> None:
-        """Everything is always reported."""
+        self._told.clear()
 
-    def read(self, *, every: bool = False, known: Counters | None = None) -> tuple[Counters, Levels | None] | None:
-        stats = self._card.statistics()
-        if known is not None and self._last == stats:
-            return known, None
+    def read_alone(self) -> Counters | None:
+        last, self._last = self._last, None
+        found, peaks, rests = self._now()
+        if rests:
+            self._last = found = last if last == found else found
+        elif self._news(peaks):
+            return None
+        else:
+            self._card.reset_peaks()
+        return found
+
+    def read(self, *, every: bool = False) -> tuple[Counters, Levels] | None:
         self._last = None
+        found, peaks, rests = self._now()
+        if rests:
+            return found, {}
+        self._card.reset_peaks()
+        news = self._news(peaks)
+        self._told |= news
+        return found, peaks if news or every else {}
+
+    def _news(self, peaks: Levels) -> dict[Slot, int]:
+        """The peaks that are higher than reported."""
+        return {place: level for place, level in peaks.items() if level > self._told.get(place, 0)}
+
+    def _now(self) -> tuple[Counters, Levels, bool]:
+        """The counters, all peaks, and whether none is above the current level."""
+        stats = self._card.statistics()
         sizes = [stats[name]["all"][field] for name in PEAKED for field in ("current", "peak")]
         found = Counters(*sizes, *counts(stats), stats["allocation"]["all"]["current"])
-        if sizes[::2] == sizes[1::2]:
-            self._last = stats
-            return found, None
-        self._card.reset_peaks()
-        return found, peaks_of(stats)
+        return found, peaks_of(stats), sizes[::2] == sizes[1::2]
 
 
 class Card:

@@ -30,6 +30,30 @@ _STEP = st.one_of(
     st.tuples(st.just("open"), st.just(0), _READER),
 )
 _PEAKED = ("allocated_bytes", "requested_bytes", "reserved_bytes", "active_bytes")
+_PASSING: list[Step] = [("allocate", 0, 5000), ("free", 0, 0)]
+_READ: list[Step] = [("boundary", 0, 0)]
+#: What a reader that was alone until then must notice.
+NOTICED: dict[str, list[Step]] = {
+    "another reader comes": [
+        *(*_PASSING, *_READ, *_READ, ("open", 0, 1), ("boundary", 0, 1)),
+        *(*_PASSING, *_READ, ("boundary", 0, 1), *_PASSING, *_READ, ("boundary", 0, 1)),
+    ],
+    "another reader goes": [
+        *(("open", 0, 1), ("boundary", 0, 1), *_READ, *_PASSING, ("boundary", 0, 1), ("close", 0, 1)),
+        *(*_READ, *_PASSING, *_READ, *_READ),
+    ],
+    "the test resets peaks": [
+        *(*_PASSING, *_READ, *_READ, *_PASSING, ("user", 0, "_cuda_resetPeakMemoryStats"), *_READ, *_READ),
+        *(("allocate", 0, 600), ("free", 0, 0), *_READ, *_PASSING, *_READ),
+    ],
+    "the test resets counts": [
+        *(*_PASSING, *_READ, *_READ, ("user", 0, "_cuda_resetAccumulatedMemoryStats")),
+        *(*_READ, *_PASSING, *_READ, *_READ),
+    ],
+    "a journal notes": [
+        *(*_PASSING, ("note", 0, 0), *_READ, *_READ, *_PASSING, ("note", 0, 0), *_READ),
+    ],
+}
 
 
 class Notes(Protocol):
@@ -49,7 +73,7 @@ def opened(natively: bool) -> CudaStatistics:
     """A reader, through the native library or through Python."""
     statistics = CudaStatistics()
     if not natively:
-        statistics._cards = dict.fromkeys(range(2))
+        statistics._reader.cards.update(dict.fromkeys(range(2)))
     return statistics
 
 

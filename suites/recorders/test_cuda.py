@@ -21,9 +21,10 @@ from cudamem_testing.model.counters import ZERO, Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders import cuda
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
+from cudamem_testing.recorders.peaks import Slot
 from cudamem_testing.windows.memory import Memory
 from suites.recorders.allocator import FUNCTIONS, SEGMENT, Allocator
-from suites.recorders.readers import Step, programs, run
+from suites.recorders.readers import NOTICED, Step, programs, run
 
 MIB = 2**20
 CARD = Device("cuda", 0)
@@ -416,6 +417,49 @@ def test_an_idle_reader_gets_the_highest_of_many_peaks(allocator: Allocator) -> 
 
 
 # -- against an oracle ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", NOTICED.values(), ids=NOTICED)
+def test_a_reader_alone_notices(program: list[Step]) -> None:
+    run(program, Allocator(cards=2), (True, True, True))
+
+
+def test_peaks_that_other_code_resets_are_noticed() -> None:
+    allocator = Allocator()
+    with allocator.in_place(native=True):
+        statistics, card = CudaStatistics(), allocator.cards[0]
+        recorder, others = CudaRecorder(CARD, statistics), dict[Slot, int]()
+
+        def peak() -> int:
+            card.allocate(512)
+            card.free(0)
+            return recorder.read_and_reset_peaks().allocated_peak or 0
+
+        assert [peak(), peak()] == [512, 512]
+        pay = statistics.owe(0, lambda: others)
+        for size in (4096, 1024, 2048):
+            others["allocated_bytes", "all"] = size
+            assert peak() == size
+        pay()
+        others["allocated_bytes", "all"] = 8192
+        assert [peak(), peak()] == [2048, 512]
+        statistics.close()
+
+
+def test_a_closed_reader_resets_nothing() -> None:
+    allocator = Allocator()
+    with allocator.in_place(native=True):
+        statistics = CudaStatistics()
+        recorder, card = CudaRecorder(CARD, statistics), allocator.cards[0]
+        for _ in range(2):
+            card.allocate(4096)
+            card.free(0)
+            assert recorder.read_and_reset_peaks().allocated_peak == 4096
+        card.allocate(4096)
+        card.free(0)
+        statistics.close()
+        assert recorder.read_and_reset_peaks().allocated is None
+        assert card.statistics()["allocated_bytes"]["all"]["peak"] == 4096
 
 
 @given(programs(), st.tuples(*[st.booleans()] * 3))

@@ -245,6 +245,29 @@ def test_peaks_reset_by_notes_reach_the_test_and_windows(allocator: Allocator) -
     statistics.close()
 
 
+def test_a_journal_is_noticed_by_a_window_that_read_alone() -> None:
+    allocator = Allocator()
+    with allocator.in_place(native=True):
+        statistics, card = CudaStatistics(), allocator.cards[0]
+        window = CudaRecorder(CARD, statistics)
+        for _ in range(3):
+            card.allocate(3 * MIB)
+            card.free(0)
+            assert window.read_and_reset_peaks().allocated_peak == 3 * MIB
+        journal = CudaJournal(CARD, PythonJournal(allocator))  # type: ignore[arg-type]
+        journal.note()
+        card.allocate(3 * MIB)
+        card.free(0)
+        journal.note()
+        assert window.read_and_reset_peaks().allocated_peak == 3 * MIB
+        card.allocate(3 * MIB)
+        card.free(0)
+        assert window.read_and_reset_peaks().allocated_peak == 3 * MIB
+        assert journal.notes()[journal.note()].peak == 3 * MIB
+        journal.close()
+        statistics.close()
+
+
 Step = tuple[str, int]
 STEPS = st.lists(
     st.one_of(

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,7 @@ from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.native_device import PLACES, NativeDevice
 from suites.recorders.allocator import Allocator, NativeCard
 from suites.recorders.device import PRIVATE, CppAllocator
-from suites.recorders.readers import Step, opened, programs, run
+from suites.recorders.readers import NOTICED, Step, opened, programs, run
 from suites.versions import COMMON_COUNTERS
 
 MIB = 2**20
@@ -51,9 +52,11 @@ def test_every_number_is_the_one_of_its_name(device: CppAllocator) -> None:
     sizes = [(now[name, "all"], level[name, "all"]) for name in cuda.PEAKED]
     counts = level["allocation", "all"], level["segment", "all"], 7, now["allocation", "all"]
     first = Counters(*(number for pair in sizes for number in pair), *counts)
+    assert card.read_alone() is None  # its peaks are not known yet
     assert card.read() == (first, level)
     rested = first._replace(**{name: current for name, (current, _) in zip(PEAKS, sizes, strict=True)})
-    assert card.read() == (rested, None)
+    assert card.read() == (rested, {})
+    assert card.read_alone() == rested
     assert [device.library.device_resets(index) for index in range(2)] == [0, 1]
 
 
@@ -68,30 +71,89 @@ def test_one_peak_above_what_is_there_starts_new_ones(device: CppAllocator, name
     assert device.library.device_resets(0) == 1
 
 
-def test_it_is_still_until_something_changes(device: CppAllocator) -> None:
+def test_what_is_read_alone_is_the_same_until_something_changes(device: CppAllocator) -> None:
     card, change = device.native_card(0), device.library.device_change
     size, private = PLACES.index(("requested_bytes", "all")), PLACES.index(("allocation", "small_pool"))
     change(0, size, 5)
+    assert card.read() is not None
 
-    def read(known: Counters | None) -> Counters:
-        found = card.read(known=known)
-        assert found is not None
-        return found[0]
+    def read() -> Counters:
+        found = card.read_alone()
+        assert type(found) is Counters
+        return found
 
-    first = read(None)
-    assert [read(first) is first, read(first) is first, read(None) is first] == [True, True, False]
+    first = read()
+    assert [read() is first, read() is first] == [True, True]
     change(0, private, 1)  # is counted in no number of ours
-    assert read(first) is first
+    assert read() is first
     change(0, size, 1)
-    more = read(first)
+    more = read()
     assert more is not first
-    assert (more.requested, read(more) is more) == (6, True)
+    assert (more.requested, read() is more) == (6, True)
     change(0, size, -1)
-    less = read(more)  # as much, with a peak above it
+    assert card.read_alone() is None  # a peak that was not reported
+    assert (card.read() or [None])[0] == more._replace(requested=5)
+    change(0, size, 1)
+    change(0, size, -1)
+    less = read()  # as much, with a peak above it that was
     assert (less.requested, less.requested_peak) == (5, 6)
-    again = read(less)  # that peak was read
+    change(0, size, 1)
+    change(0, size, -1)
+    equal = read()  # another peak of that height
+    assert (equal == less, equal is less) == (True, False)
+    again = read()  # that peak was read
     assert again is not less
-    assert (again.requested_peak, read(again) is again) == (5, True)
+    assert (again.requested_peak, read() is again) == (5, True)
+    assert card.read() == (again, {})  # another reading, which may be of more than is read alone
+    once_more = read()
+    assert (once_more == again, once_more is again) == (True, False)
+
+
+def test_a_reading_that_is_collected_in_loses_no_peak(device: CppAllocator) -> None:
+    """Garbage is collected where an object is made, and what it frees may read, too."""
+    card, change, at = device.native_card(0), device.library.device_change, PLACES.index(("requested_bytes", "all"))
+    inner: list[Counters | None] = []
+
+    class Reads:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            change(0, at, 3)
+            inner.append(card.read_alone())
+
+    change(0, at, 5)
+    change(0, at, -1)
+    card.read()
+    before = gc.get_threshold()
+    gc.collect()
+    Reads()
+    change(0, at, 1)
+    change(0, at, -1)
+    gc.set_threshold(1)
+    try:
+        outer = card.read_alone()
+        [[] for _ in range(10)]  # newer Pythons collect a little later
+    finally:
+        gc.set_threshold(*before)
+    assert outer is not None
+    assert (outer.requested, outer.requested_peak) == (4, 5)
+    assert [one and one.requested for one in inner] == [7]
+    last = card.read_alone()
+    assert last is not None
+    assert (last.requested, card.read_alone() is last) == (7, True)
+    assert id(last) not in map(id, [outer, *inner])  # another reading was between
+
+
+def test_counters_are_freed_with_their_functions(device: CppAllocator) -> None:
+    before = sys.getrefcount(Counters)
+    card = device.native_card(0)
+    card.read_alone()
+    device.library.device_change(0, 0, 1)
+    card.read_alone()
+    card.read()
+    del card
+    assert sys.getrefcount(Counters) == before
 
 
 def test_peaks_are_reported_if_one_is_higher_than_before(device: CppAllocator) -> None:
@@ -122,16 +184,25 @@ def test_what_is_no_device_is_not_read(device: CppAllocator) -> None:
     assert NativeDevice(library._library, PRIVATE, 2).read() is None
 
 
+def open_private_journal() -> CudaJournal:
+    found = NativeRecorder.load().journal(PRIVATE)
+    assert found is not None
+    return CudaJournal(CARD, found)
+
+
+@pytest.mark.parametrize("program", NOTICED.values(), ids=NOTICED)
+@pytest.mark.parametrize("journal", [None, open_private_journal], ids=["alone", "with a journal"])
+def test_a_reader_alone_notices(
+    device: CppAllocator, program: list[Step], journal: Callable[[], CudaJournal] | None
+) -> None:
+    run(program, device, (True, True, True), journal)
+
+
 @given(programs(), st.tuples(*[st.booleans()] * 3))
 def test_each_reader_sees_what_it_would_see_alone(
     device_library: ctypes.PyDLL, program: list[Step], natively: tuple[bool, ...]
 ) -> None:
-    def journal() -> CudaJournal:
-        found = NativeRecorder.load().journal(PRIVATE)
-        assert found is not None
-        return CudaJournal(CARD, found)
-
-    run(program, CppAllocator(device_library), natively, journal)
+    run(program, CppAllocator(device_library), natively, open_private_journal)
 
 
 def test_peaks_of_private_pools_are_asked_through_python(device: CppAllocator) -> None:

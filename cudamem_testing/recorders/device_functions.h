@@ -1,0 +1,136 @@
+// What every test on a card calls, as builtin functions: they read a device's counters. Included by cpu_recorder.cpp.
+#pragma once
+
+#include <algorithm>
+#include <exception>
+
+#include "device_counters.h"
+#include "python_functions.h"
+
+namespace cudamem {
+namespace {
+
+// Reads one device as counters.
+struct DeviceReader {
+  enum Outcome { kUnread, kAtRest, kReset };
+
+  int32_t device_type, index;
+  Object* type;              // the class `Counters`
+  int64_t told[kPeaks] = {};  // the highest peaks that were reported
+  DeviceReading last = {};    // what `counters` were made of
+  Object* counters = nullptr;  // those of the last reading, if it was made alone
+
+  DeviceReader(int32_t device_type, int32_t index, Object* type) : device_type(device_type), index(index), type(type) {
+    Py_IncRef(type);
+  }
+  ~DeviceReader() {
+    drop();
+    Py_DecRef(type);
+  }
+  DeviceReader(const DeviceReader&) = delete;
+  DeviceReader& operator=(const DeviceReader&) = delete;
+
+  void drop() {
+    Object* const dropped = counters;
+    counters = nullptr;
+    if (dropped) Py_DecRef(dropped);
+  }
+
+  bool has_news(const DeviceReading& now) const {
+    for (int at = 0; at < kPeaks; ++at) {
+      if (now.peaks[at] > told[at]) return true;
+    }
+    return false;
+  }
+
+  // Reads the counters, and resets the peaks if one is above the current level. `kUnread`: torch's own function must be
+  // called, or, if `quiet`, a peak is higher than reported; then nothing was reset.
+  Outcome read(bool quiet, DeviceReading* now) const {
+    DeviceCounters<c10::DeviceAllocator> device;
+    try {
+      if (!device.find(device_type, index)) return kUnread;
+      *now = device.read();
+      if (now->at_rest()) return kAtRest;
+      if (now->more_peaks || (quiet && has_news(*now))) return kUnread;
+      device.reset();
+    } catch (const std::exception&) {
+      return kUnread;
+    }
+    return kReset;
+  }
+
+  // The fields of `Counters` in their order.
+  Object* new_counters(const DeviceReading& now) const {
+    Object* const made = PyType_GenericAlloc(type, 13);  // may collect garbage, and so read again
+    if (!made) return nullptr;
+    const int64_t fields[] = {now.allocated,      now.allocated_peak, now.requested,   now.requested_peak,
+                              now.reserved,       now.reserved_peak,  now.active,      now.active_peak,
+                              now.allocations,    now.segments,       now.retries,     now.blocks};
+    ssize_t at = 0;
+    for (const int64_t field : fields) PyTuple_SetItem(made, at++, PyLong_FromLongLong(field));
+    PyTuple_SetItem(made, at, PyTuple_New(0));
+    return made;
+  }
+};
+
+// For the only one who resets the device's peaks: the counters, the same object if nothing has changed. `None` where `read`
+// has more to say, or cannot read: then nothing was reset.
+Object* read_alone(Object* self, Object* const*, ssize_t) {
+  DeviceReader& reader = *Keeping<DeviceReader>::of(self);
+  DeviceReading now;
+  const DeviceReader::Outcome outcome = reader.read(true, &now);
+  if (outcome == DeviceReader::kAtRest && reader.counters && reader.last.has_same_counters(now)) {
+    Py_IncRef(reader.counters);
+    return reader.counters;
+  }
+  reader.drop();
+  if (outcome == DeviceReader::kUnread) return none();
+  Object* const made = reader.new_counters(now);
+  if (!made) return nullptr;
+  reader.drop();
+  reader.last = now;
+  reader.counters = made;
+  Py_IncRef(made);
+  return made;
+}
+
+// The counters, always a new object, and the peaks if they were reset and one is higher than reported, or the argument is
+// true: otherwise an empty tuple. `None` if torch's own function must be called: then nothing was reset.
+Object* read_device(Object* self, Object* const* arguments, ssize_t) {
+  DeviceReader& reader = *Keeping<DeviceReader>::of(self);
+  const bool every = PyLong_AsLongLong(arguments[0]) != 0;
+  reader.drop();
+  DeviceReading now;
+  const DeviceReader::Outcome outcome = reader.read(false, &now);
+  if (outcome == DeviceReader::kUnread) return none();
+  const bool reports = outcome == DeviceReader::kReset && (every || reader.has_news(now));
+  Object* const both = PyTuple_New(2);
+  Object* const peaks = PyTuple_New(reports ? kPeaks : 0);
+  if (!both || !peaks) return nullptr;
+  for (int at = 0; reports && at < kPeaks; ++at) {
+    reader.told[at] = std::max(reader.told[at], now.peaks[at]);
+    PyTuple_SetItem(peaks, at, PyLong_FromLongLong(now.peaks[at]));
+  }
+  PyTuple_SetItem(both, 0, reader.new_counters(now));
+  PyTuple_SetItem(both, 1, peaks);
+  return both;
+}
+
+// Forgets what was reported, so that the next peaks are reported again.
+Object* forget_told(Object* self, Object* const*, ssize_t) {
+  DeviceReader& reader = *Keeping<DeviceReader>::of(self);
+  std::fill(reader.told, reader.told + kPeaks, 0);
+  return none();
+}
+
+Method device_methods[] = {method("read_alone", &read_alone), method("read", &read_device),
+                           method("forget", &forget_told)};
+
+}  // namespace
+}  // namespace cudamem
+
+// The functions `read_alone`, `read` and `forget` for a device of a c10::DeviceType, whose counters are of the class `type`.
+EXPORT Object* cudamem_device_functions(int32_t device_type, int32_t index, Object* type) {
+  using namespace cudamem;
+  return Keeping<DeviceReader>::functions(device_methods, 3, new DeviceReader(device_type, index, type));
+}
