@@ -2,8 +2,11 @@
 // memory history, and whether pinned memory has changed. It compiles without CUDA.
 #include <pthread.h>
 
+#include <algorithm>
+
 #include "card_stacks.h"
 #include "host_counters.h"
+#include "python_functions.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -52,12 +55,46 @@ EXPORT uint64_t cudamem_trim_kept_stacks() {
   return left;
 }
 
-// Returns whether pinned memory is unchanged since the last call with these numbers, which are updated; 0 if torch does
-// not show it. CUDA must be initialised.
-EXPORT int32_t cudamem_host_is_still(HostReading* last) {
+namespace {
+
+// The code objects before whose frames stacks end, and above how many kept stacks unused ones are dropped.
+struct Start {
+  uint64_t stops[kStopCodes];
+  uint32_t count;
+  uint64_t most;
+};
+
+// Gathers stacks from now on.
+Object* start(Object* self, Object* const*, ssize_t) {
+  const Start& how = *Keeping<Start>::of(self);
+  if (cudamem_kept_stacks() >= how.most) cudamem_trim_kept_stacks();
+  cudamem_gather(1, how.stops, how.count);
+  return none();
+}
+
+// Whether pinned memory is unchanged since the last call, 1 or 0; 0 if torch does not show it. CUDA must be initialised.
+Object* host_is_still(Object* self, Object* const*, ssize_t) {
+  bool still = false;
   try {
-    return HostCounters<at::HostAllocator>::is_still(last);
+    still = HostCounters<at::HostAllocator>::is_still(Keeping<HostReading>::of(self));
   } catch (...) {
-    return 0;
   }
+  return PyLong_FromLongLong(still);
+}
+
+Method start_methods[] = {method("start", &start)};
+Method host_methods[] = {method("host_is_still", &host_is_still)};
+
+}  // namespace
+
+// The function `start`, in a tuple.
+EXPORT Object* cudamem_start_functions(const uint64_t* stops, uint32_t count, uint64_t most) {
+  auto* const how = new Start{{}, std::min(count, kStopCodes), most};
+  std::copy_n(stops, how->count, how->stops);
+  return Keeping<Start>::functions(start_methods, 1, how);
+}
+
+// The function `host_is_still`, in a tuple.
+EXPORT Object* cudamem_host_functions() {
+  return Keeping<HostReading>::functions(host_methods, 1, new HostReading{});
 }

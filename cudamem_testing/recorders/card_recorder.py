@@ -20,7 +20,6 @@ from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, 
 from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native_python import this_python
 
-_HostCounts = ctypes.c_int64 * 6
 MANY = 1 << 14
 """Number of distinct stacks above which unused ones are discarded: about 10 MiB."""
 
@@ -28,20 +27,16 @@ MANY = 1 << 14
 class CardStacks:
     """Handle to the process's stack reader, initially off. Stacks end before the ``harness``."""
 
-    def __init__(self, library: ctypes.PyDLL, harness: Sequence[CodeType] = ()) -> None:
+    def __init__(self, library: ctypes.PyDLL, harness: Sequence[CodeType] = (), most: int = MANY) -> None:
         self._harness = harness  # so that they stay alive
         codes = array("Q", map(id, harness)).tobytes()
-        self._begin = partial(library.cudamem_gather, 1, codes, len(harness))
+        (start,) = library.cudamem_start_functions(codes, len(harness), most)
+        self.start: Callable[[], None] = start
+        """Record stacks from now on; if there are ``most``, unused ones are discarded first."""
         self._end = partial(library.cudamem_gather, 0, None, 0)
         self._tell_grad_mode = library.cudamem_tell_grad_mode
         self._kept = library.cudamem_kept_stacks
         self._trim = library.cudamem_trim_kept_stacks
-
-    def start(self) -> None:
-        """Record stacks from now on."""
-        if self._kept() >= MANY:
-            self._trim()
-        self._begin()
 
     def stop(self) -> None:
         """Let torch read stacks again; recorded events keep theirs."""
@@ -82,16 +77,18 @@ class CardLibrary:
         except RecorderUnavailable:
             return None
 
-    def stacks(self, harness: Sequence[CodeType] = ()) -> CardStacks | None:
+    def stacks(self, harness: Sequence[CodeType] = (), most: int = MANY) -> CardStacks | None:
         """A reader of stacks up to the harness code objects (at most 8).
 
         ``None`` if the frame layout of this Python is unknown.
         """
-        return CardStacks(self._library, harness) if self._has_stacks else None
+        return CardStacks(self._library, harness, most) if self._has_stacks else None
 
     def host_watch(self) -> Callable[[], int]:
         """A function that says whether pinned memory is unchanged since its last call; needs initialised CUDA."""
-        return partial(self._library.cudamem_host_is_still, _HostCounts())
+        is_still: Callable[[], int]
+        (is_still,) = self._library.cudamem_host_functions()
+        return is_still
 
 
 @cache
@@ -101,6 +98,9 @@ def _of_this_process() -> tuple[ctypes.PyDLL, bool]:
         getattr(library, f"cudamem_{name}").restype = None
     for name in ("kept_stacks", "trim_kept_stacks"):
         getattr(library, f"cudamem_{name}").restype = ctypes.c_uint64
+    for name in ("start_functions", "host_functions"):
+        getattr(library, f"cudamem_{name}").restype = ctypes.py_object
+    library.cudamem_start_functions.argtypes = [ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64]
     try:
         python = this_python()
     except FramesUnreadable:

@@ -29,16 +29,21 @@ def measurable() -> bool:
     return torch_api.cuda_function(READER) is not None and torch_api.cuda_function(PEAK_RESET) is not None
 
 
+def _unknown() -> int:
+    """Without the native library nothing says that it is unchanged."""
+    return 0
+
+
 class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     """Pinned memory of this process."""
 
     incomplete: str | None = None
 
     def __init__(self, is_still: Callable[[], int] | None = None) -> None:
-        """``is_still`` says whether nothing has changed since its last call."""
+        """``is_still`` says whether nothing has changed since its last call; it is called once CUDA is initialised."""
         self.device = Device("host")
-        self._is_still = is_still
-        self._started = False
+        self._watch = is_still or _unknown
+        self._is_still: Callable[[], int] | None = None  # the same once CUDA is initialised
         self._last: Counters | None = None  # the last counters, if no peak is above them
         self._peaks = SharedPeaks(READER, PEAK_RESET, lambda: torch_api.cuda_initialized())
 
@@ -50,12 +55,17 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
 
     def read_and_reset_peaks(self) -> Counters:
         """One C call, and a reset of peaks above the current level; zeros before CUDA is initialised."""
-        if not self._started:
+        is_still = self._is_still
+        if is_still is not None and is_still() and (last := self._last) is not None and self._peaks.lost is None:
+            return last
+        return self._read()
+
+    def _read(self) -> Counters:
+        if self._is_still is None:
             if not torch_api.cuda_initialized():
                 return ZERO
-            self._started = True
-        if self._is_still is not None and self._is_still() and self._last is not None and not self._peaks.has_lost:
-            return self._last
+            self._is_still = self._watch
+            self._is_still()  # what changes from here on has not been read
         stats = self._peaks.peek()
         names = NAMES if NAMES[0] in stats else OLDER_NAMES
         held, kept, requests = (stats[name] for name in names)

@@ -85,7 +85,8 @@ class SharedPeaks:
     def __init__(self, reader: str, reset: str, started: Callable[[], bool], *arguments: object) -> None:
         self._started = started
         self._arguments = arguments
-        self._lost: Peaks | None = None
+        self.lost: Peaks | None = None
+        """What other code has reset since the last ``take``."""
         self._hidden: Peaks | None = None
         self._patches = Patches()
         bindings = torch_api.bindings()
@@ -93,11 +94,6 @@ class SharedPeaks:
         self._reset: Function = getattr(bindings, reset)
         self._patches.replace(bindings, reader, self._reading)
         self._patches.replace(bindings, reset, self._resetting)
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether other code has reset peaks since the last ``take``."""
-        return self._lost is not None
 
     def peek(self) -> Stats:
         """The current statistics; nothing is reset."""
@@ -110,9 +106,9 @@ class SharedPeaks:
             self._hidden = self._hidden or Peaks()
             self._hidden.keep(peaks_of(stats))
             self._reset(*self._arguments)
-        if self._lost is not None:
-            self._lost.raise_in(stats)
-            self._lost, at_rest = None, False
+        if self.lost is not None:
+            self.lost.raise_in(stats)
+            self.lost, at_rest = None, False
         return at_rest
 
     def close(self) -> None:
@@ -131,8 +127,8 @@ class SharedPeaks:
     def _resetting(self, original: Function) -> Function:
         def reset_peaks(*arguments: Any) -> Any:
             if arguments[: len(self._arguments)] == self._arguments and self._started():
-                self._lost = self._lost or Peaks()
-                self._lost.keep(peaks_of(self.peek()))
+                self.lost = self.lost or Peaks()
+                self.lost.keep(peaks_of(self.peek()))
                 self._hidden = None
             return original(*arguments)
 

@@ -293,16 +293,18 @@ def test_switched_off_it_is_torch(stacks: CardStacks) -> None:
     assert symbolize([record])[0][0]["name"] == "test_switched_off_it_is_torch"
 
 
-def test_unused_stacks_are_discarded_above_a_limit(stacks: CardStacks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_stacks_are_discarded_above_a_limit(library: CardLibrary, stacks: CardStacks) -> None:
     held = gather()
     for depth in range(5):
         below(depth, gather)
     assert stacks.kept() == 6
     stacks.start()
     assert stacks.kept() == 6
-    monkeypatch.setattr(card_recorder, "MANY", 6)
-    stacks.start()
-    assert stacks.kept() == 1
+    for most, kept in ((7, 6), (6, 1)):
+        others = library.stacks(most=most)
+        assert others is not None
+        others.start()
+        assert stacks.kept() == kept
     assert symbolize([held])[0][0]["name"] == "test_unused_stacks_are_discarded_above_a_limit"
 
 

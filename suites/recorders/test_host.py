@@ -188,6 +188,17 @@ def test_what_is_still_is_not_read(pinned: Pinned) -> None:
     recorder.close()
 
 
+def test_a_peak_that_the_test_reset_is_read_when_all_is_still(pinned: Pinned) -> None:
+    """The test may have reset the number of requests, too."""
+    recorder = HostRecorder(lambda: 1)
+    assert [recorder.read_and_reset_peaks().allocated_peak for _ in range(2)] == [0, 0]
+    pinned.pin(4)
+    pinned.pin(-4)
+    getattr(pinned.bindings, PEAK_RESET)()
+    assert [recorder.read_and_reset_peaks().allocated_peak for _ in range(2)] == [4 * PAGE, 0]
+    recorder.close()
+
+
 def test_it_cannot_be_limited(recorder: HostRecorder) -> None:
     with pytest.raises(RuntimeError, match=r"^pinned host memory cannot be limited$"):
         recorder.limit(1)
