@@ -47,6 +47,7 @@ class CudaHistory:
         self._switching = False
         self._calls: list[Callable[[], Any]] = []  # what the active switch has called
         self._again: Callable[[], Any] | None = None  # the one call that restarts it
+        self._cannot_use_cuda = torch_api.fork_check()
         self._wanted = self._observed = False
         self._waiting = False
         self._refusals: dict[int, Refusal] = {}
@@ -67,9 +68,14 @@ class CudaHistory:
         """Restart it for a test, now or as soon as CUDA is initialised, unless the user's code uses it."""
         self._wanted = True
         self._refusals.clear()
-        if not self._record:
+        if self._again is not None and not self._users and not self._cannot_use_cuda():  # each test after the first
+            self._again()
+            self._ours = True
+            if self._stacks is not None:
+                self._stacks.start()
+        elif not self._record:
             return
-        if torch_api.cuda_initialized():
+        elif torch_api.cuda_initialized():
             self._restart()
         elif not self._waiting:
             self._waiting = True
@@ -120,12 +126,9 @@ class CudaHistory:
 
     def _restart(self) -> None:
         if not self._users:
-            if self._again is not None:
-                self._again()
-            else:
-                self._switch(self._starter)
-                if len(self._calls) == 1:
-                    (self._again,) = self._calls  # per test, called directly: the code around it takes as long
+            self._switch(self._starter)
+            if len(self._calls) == 1:
+                (self._again,) = self._calls
             self._ours = True
             if self._stacks is not None:
                 self._stacks.start()

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
@@ -13,6 +14,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.facts import OutsideUse
+    from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.windows.tracker import Tracker
 
 
@@ -26,12 +28,20 @@ class OutsideCheck:
         self._tracker = tracker
         self._shared = shared
         self._last: dict[Device, OutsideUse] = {}
+        self._recorders: Sequence[Recorder] = ()
+        self._unread: Sequence[Recorder] = ()  # those of cards without a reading
 
     def begin(self) -> None:
         """Before a test: growth counts from the first reading of each card on which CUDA has started."""
-        for recorder in self._tracker.recorders:
+        if self._recorders is not self._tracker.recorders:
+            self._recorders = self._tracker.recorders
+            self._unread = [one for one in self._recorders if one.device.is_card]
+        if not self._unread:  # in each test after the first on a card
+            return
+        for recorder in self._unread:
             if recorder.device not in self._last and (now := recorder.outside()) is not None:
                 self._last[recorder.device] = now
+        self._unread = [one for one in self._unread if one.device not in self._last]
 
     def border(self, place: str) -> list[Finding]:
         """At the end of a file: a note for each card on which more is used than before."""

@@ -18,6 +18,8 @@ NOTICED = "cudamem_streams"
 SIMULATED = "_cudamem_simulated_cards"
 #: The attribute of ``torch._C`` with what makes an allocation on them fail.
 SIMULATED_TRAP = "_cudamem_simulated_trap"
+#: Functions of torch: the fraction of a card by its index, and the settings, if torch shows them.
+SettingsFunctions = tuple[Callable[[int], float], Callable[[], str] | None]
 #: The threads of this process.
 TASKS = "/proc/self/task"
 
@@ -51,6 +53,11 @@ def cuda_device_count() -> int:
 def cuda_initialized() -> bool:
     """Whether something has initialised CUDA in this process."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def fork_check() -> Callable[[], bool]:
+    """Torch's function that says whether this process was forked from one that used CUDA, and so cannot use it."""
+    return cuda_function("_cuda_isInBadFork") or bool
 
 
 def allocator_backend() -> str:
@@ -130,6 +137,22 @@ def allocator_settings() -> str | None:
     """The allocator's settings as in ``PYTORCH_ALLOC_CONF``, those given last; ``None`` if torch does not show them."""
     get = cuda_function("_accelerator_getAllocatorSettings")
     return None if get is None else str(get())
+
+
+def settings_functions(indexes: Iterable[int]) -> SettingsFunctions | None:
+    """What ``memory_fraction`` and ``allocator_settings`` call, to be looked up once.
+
+    ``None`` before CUDA is initialised, and where what they return of these cards cannot be used as it is.
+    """
+    fraction = cuda_function("_cuda_getMemoryFraction")
+    if fraction is None or not cuda_initialized() or allocator_backend() != "native":
+        return None
+    try:
+        for index in indexes:
+            fraction(index)
+    except RuntimeError:
+        return None
+    return fraction, cuda_function("_accelerator_getAllocatorSettings")
 
 
 def set_allocator_settings(settings: str) -> None:

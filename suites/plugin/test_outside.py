@@ -67,6 +67,29 @@ def test_growth_is_reported_once_for_each_file(card: tuple[Card, OutsideCheck]) 
     assert check.notes() == [outside(recorder.reading)]
 
 
+def test_a_card_is_read_until_its_first_reading_is_known() -> None:
+    tracker, asked = Tracker(), list[str]()
+
+    class Counting(Card):
+        def outside(self) -> OutsideUse | None:
+            asked.append(str(self.device))
+            return self.reading
+
+    first, second = Counting("cuda:0"), Counting("cuda:1")
+    tracker.attach([first, Counting("host"), Counting("cpu")])
+    check = OutsideCheck(tracker)
+    check.begin()
+    first.reading = taken(500)
+    for _ in range(3):
+        check.begin()
+    assert asked == ["cuda:0", "cuda:0"]
+    tracker.attach([second])
+    for _ in range(2):
+        check.begin()
+    assert asked[2:] == ["cuda:1", "cuda:1"]
+    assert check.notes() == [outside(first.reading)]
+
+
 @pytest.mark.parametrize("then", [taken(), taken(in_use=900 * MIB)])
 def test_readings_of_two_kinds_are_not_compared(card: tuple[Card, OutsideCheck], then: OutsideUse) -> None:
     recorder, check = card

@@ -104,6 +104,25 @@ def test_it_restarts_with_the_call_that_started_it(
     assert calls == 3 * [("all", history.MAX_ENTRIES, {"clear": True})] + [(None, {})]
 
 
+def test_a_forked_process_does_not_restart_it(calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    forked = [False]
+    monkeypatch.setattr(torch_api, "fork_check", lambda: lambda: forked[0])
+    monkeypatch.setattr(torch_api, "when_cuda_starts", lambda action: calls.append(("waits",)))
+    bindings = torch_api.bindings()
+    monkeypatch.setattr(
+        torch_api, "history_starter", lambda entries: lambda: bindings._cuda_record_memory_history("all")
+    )
+    record = history.CudaHistory()
+    record.start()
+    record.start()
+    assert calls == 2 * [("all", {})]
+    forked[0] = True
+    monkeypatch.setattr(torch_api, "cuda_initialized", lambda: False)
+    record.start()
+    assert calls[2:] == [("waits",)]
+    record.close()
+
+
 def test_statistics_that_need_two_calls_follow_torch(
     calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

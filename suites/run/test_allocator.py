@@ -9,7 +9,8 @@ import pytest
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.cards import SHARE
-from cudamem_testing.run.allocator import Allocator, read, restored
+from cudamem_testing.run.allocator import Allocator, AllocatorReader, read, restored
+from suites.recorders.allocator import Allocator as Model
 
 
 @pytest.fixture
@@ -80,3 +81,48 @@ def test_reading_does_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read([Device("cpu")]).fractions == ()
     monkeypatch.setenv(SHARE, "0.25")  # of a worker: it is set when CUDA starts, which is no change of the test
     assert read([Device("cuda", 0)]).fractions == ((0, 0.25),)
+
+
+CARDS = [Device("cuda", 0), Device("cuda", 1)]
+
+
+def test_torchs_functions_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(cards=2)
+    model.bindings._accelerator_getAllocatorSettings = lambda: "expandable_segments:True"
+    model.initialized = False
+    with model.in_place():
+        monkeypatch.setattr(torch_api.cuda, "allocator_backend", lambda: "native")
+        monkeypatch.setenv(SHARE, "0.5")
+        reader = AllocatorReader([*CARDS, Device("cpu")])
+        assert reader.read() == Allocator("expandable_segments:True", ((0, 0.5), (1, 0.5)))
+        model.initialized = True
+        assert reader.read() == Allocator("expandable_segments:True", ((0, 1.0), (1, 1.0)))
+        vars(model.bindings).clear()
+        model.set_fraction(0.25, 1)
+        found = reader.read()
+        assert found == Allocator("expandable_segments:True", ((0, 1.0), (1, 0.25)))
+        assert type(found) is Allocator
+
+
+@pytest.mark.parametrize("why", ["another allocator", "no function", "no answer"])
+def test_where_torch_does_not_say_it_the_whole_card_is_used(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    model = Model(cards=2)
+    model.set_fraction(0.25, 1)
+    with model.in_place():
+        monkeypatch.setattr(torch_api.cuda, "allocator_backend", lambda: "native")
+        reader = AllocatorReader(CARDS)
+        if why == "another allocator":  # which may answer with uninitialised memory
+            monkeypatch.setattr(torch_api.cuda, "allocator_backend", lambda: "cudaMallocAsync")
+            model.bindings._cuda_getMemoryFraction = lambda index: 1e300
+        elif why == "no function":
+            del model.bindings._cuda_getMemoryFraction
+        else:
+            reader = AllocatorReader([*CARDS[:1], Device("cuda", 7)])
+            model.bindings._cuda_getMemoryFraction = lambda index: [model.get_fraction, refused][index > 1](index)
+        assert {fraction for _, fraction in reader.read().fractions} == {1.0}
+        assert reader.read().settings is None
+
+
+def refused(index: int) -> float:
+    """As torch does for an allocator that keeps none."""
+    raise RuntimeError("does not yet support getMemoryFraction")
