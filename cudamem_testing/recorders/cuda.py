@@ -109,7 +109,7 @@ class CudaStatistics:
 
 
 class CudaRecorder(WithoutOwners):
-    """One card."""
+    """One card; of all that share a history, the one that ``leads`` starts and stops it."""
 
     incomplete: str | None = None
 
@@ -119,6 +119,8 @@ class CudaRecorder(WithoutOwners):
         statistics: CudaStatistics,
         backend: str = "native",
         history: CudaHistory | None = None,
+        *,
+        leads: bool = True,
     ) -> None:
         self.device = device
         self._index = device.index or 0
@@ -133,6 +135,7 @@ class CudaRecorder(WithoutOwners):
         self._limits: list[tuple[int, int | None]] = []  # bytes allowed, bytes at the start
         self._before: tuple[int, int | None] = (0, None)  # the same without them
         self._history = history
+        self._led = history if leads else None
         self._alone = statistics.alone
         self._last = ZERO
         self._started = False
@@ -146,13 +149,13 @@ class CudaRecorder(WithoutOwners):
 
     def wake(self, *, limited: bool) -> None:
         """Start a separate history for the test."""
-        if self._history is not None:
-            self._history.start()
+        if self._led is not None:
+            self._led.start()
 
     def sleep(self) -> None:
         """Stop the history."""
-        if self._history is not None:
-            self._history.stop()
+        if self._led is not None:
+            self._led.stop()
 
     def pause(self) -> Callable[[], None]:
         """Pause the history, which restarts without earlier events."""

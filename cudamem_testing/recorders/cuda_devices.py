@@ -30,6 +30,7 @@ class CudaDevices:
         self._statistics = CudaStatistics()
         leaving.callback(self._statistics.close)
         self._history: CudaHistory | None = None
+        self._led = False
         self._library: CardLibrary | None = None
         if backend != "native":
             return
@@ -42,8 +43,9 @@ class CudaDevices:
         leaving.callback(self._history.close)
 
     def recorder(self, device: Device) -> CudaRecorder:
-        """The recorder of a card."""
-        return CudaRecorder(device, self._statistics, self._backend, self._history)
+        """The recorder of a card; that of the first one restarts the history of all."""
+        leads, self._led = not self._led, True
+        return CudaRecorder(device, self._statistics, self._backend, self._history, leads=leads)
 
     def host_watch(self) -> Callable[[], int] | None:
         """What counts pinned host memory; ``None`` without the native library."""

@@ -16,8 +16,10 @@ from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.choose import Recorders
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.recorders.cuda import CudaRecorder
+from cudamem_testing.recorders.history import CudaHistory
 from cudamem_testing.recorders.native import NativeRecorder
 from cudamem_testing.recorders.profiler import ProfilerRecorder
+from cudamem_testing.windows.tracker import Tracker
 from suites.recorders.allocator import FUNCTIONS, Allocator
 from suites.recorders.in_place import in_place
 from suites.recorders.interrupts import Interrupt, interrupting
@@ -76,6 +78,24 @@ def test_all_cards_share_one_set_of_replaced_functions(two_cards: Allocator) -> 
     assert two_cards.bindings._cuda_memoryStats.__wrapped__ == two_cards.statistics
     recorders.close()
     assert [name for name in FUNCTIONS if hasattr(getattr(two_cards.bindings, name), "__wrapped__")] == []
+
+
+def test_cards_restart_their_common_history_once(two_cards: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(CudaHistory, "start", lambda self: said.append("start"))
+    monkeypatch.setattr(CudaHistory, "stop", lambda self: said.append("stop"))
+    recorders = Recorders("cuda", record=True)
+    tracker = Tracker(recorders.open())
+    for recorder in tracker.recorders:
+        recorder.wake(limited=False)
+    assert said == ["start"]
+    with tracker.paused():
+        assert said == ["start", "stop"]
+    assert said == ["start", "stop", "start"]
+    for recorder in tracker.recorders:
+        recorder.sleep()
+    assert said == ["start", "stop", "start", "stop"]
+    recorders.close()
 
 
 def test_opening_initialises_nothing(two_cards: Allocator) -> None:
