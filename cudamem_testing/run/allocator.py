@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.allocator_settings import AllocatorSettings
@@ -19,43 +18,49 @@ from cudamem_testing.safe_access import error_text
 
 #: What a setting is without a value in the list; others have none that can be written.
 _DEFAULTS = {"expandable_segments": "False", "roundup_power2_divisions": "1", "pinned_use_cuda_host_register": "False"}
-_new = tuple.__new__  # three times as fast as the named tuple's own
+
+#: The settings as text (``None`` if torch does not show them), and the fraction of each card.
+Settings = tuple[str | None, tuple[float, ...]]
 
 
-class Allocator(NamedTuple):
-    """The settings as text (``None`` if torch does not show them), and the fraction of each card by its index."""
-
-    settings: str | None = None
-    fractions: tuple[tuple[int, float], ...] = ()
-
-
-class AllocatorReader:
-    """Reads the settings of some cards where calls start and end; torch's functions are looked up once."""
+class Allocator:
+    """The allocator of some cards, whose settings every test on one reads twice: torch's functions are found once."""
 
     def __init__(self, devices: Iterable[Device] = ()) -> None:
-        self._devices = tuple(devices)
-        self._cards = tuple(device.index or 0 for device in self._devices if device.is_card)
+        self._cards = tuple(device.index or 0 for device in devices if device.is_card)
         self._functions: torch_api.SettingsFunctions | None = None
 
-    def read(self) -> Allocator:
-        """The current settings."""
+    def read(self) -> Settings:
+        """The current settings. CUDA is not initialised for it: until then the environment says the fractions."""
         if self._functions is None:
             self._functions = torch_api.settings_functions(self._cards)
             if self._functions is None:
-                return read(self._devices)
+                return torch_api.allocator_settings(), self._fractions()
         fraction, settings = self._functions
-        text = None if settings is None else settings()
-        return _new(Allocator, (text, tuple(zip(self._cards, map(fraction, self._cards), strict=True))))
+        return None if settings is None else settings(), tuple(map(fraction, self._cards))
 
+    def _fractions(self) -> tuple[float, ...]:
+        if torch_api.cuda_initialized():
+            return tuple(map(torch_api.memory_fraction, self._cards))
+        return (_of_environment(),) * len(self._cards)
 
-def read(devices: Iterable[Device]) -> Allocator:
-    """The current settings of some cards. CUDA is not initialised for it: until then the environment says them."""
-    cards = [device.index or 0 for device in devices if device.is_card]
-    if torch_api.cuda_initialized():
-        fractions = tuple((index, torch_api.memory_fraction(index)) for index in cards)
-    else:
-        fractions = tuple((index, _of_environment()) for index in cards)
-    return Allocator(torch_api.allocator_settings(), fractions)
+    def restore(self, before: Settings, after: Settings) -> list[str]:
+        """Undo what a call changed and is still so; a line for each change.
+
+        Args:
+            before: at the start of the call.
+            after: at its end; its teardown may have undone it since.
+        """
+        notes, now = [], self.read()
+        for index, old, changed, current in zip(self._cards, before[1], after[1], now[1], strict=True):
+            if old != changed == current:
+                torch_api.set_memory_fraction(index, old)
+                notes.append(
+                    f"the test left set_per_process_memory_fraction({changed:g}) on cuda:{index}: set to {old:g} again"
+                )
+        if before[0] is not None and before[0] != after[0] == now[0]:
+            notes.append(_restore_settings(before[0], after[0] or ""))
+        return notes
 
 
 def _of_environment() -> float:
@@ -68,27 +73,6 @@ def _of_environment() -> float:
     except ValueError:  # torch refuses them, too
         given = None
     return 1.0 if given is None else given
-
-
-def restored(before: Allocator, after: Allocator, now: Allocator) -> list[str]:
-    """Undo what a call changed and is still so; a line for each change.
-
-    Args:
-        before: at the start of the call.
-        after: at its end.
-        now: after the teardown, which may have undone it.
-    """
-    notes = []
-    fractions = zip(before.fractions, after.fractions, now.fractions, strict=False)
-    for (index, old), (_, changed), (_, current) in fractions:
-        if old != changed == current:
-            torch_api.set_memory_fraction(index, old)
-            notes.append(
-                f"the test left set_per_process_memory_fraction({changed:g}) on cuda:{index}: set to {old:g} again"
-            )
-    if before.settings is not None and before.settings != after.settings == now.settings:
-        notes.append(_restore_settings(before.settings, after.settings or ""))
-    return notes
 
 
 def _restore_settings(before: str, after: str) -> str:

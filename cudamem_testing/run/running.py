@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.limits import Budget
     from cudamem_testing.model.references import Path
     from cudamem_testing.model.windows import SharedWindows, Window
-    from cudamem_testing.run.allocator import Allocator
+    from cudamem_testing.run.allocator import Settings
     from cudamem_testing.windows.phases import Phases
 
 
@@ -168,7 +168,7 @@ class ActiveTest:
         self.exhibits: list[Exhibit] = []
         self.used: float | None = None
         self.notes: list[str] = []
-        self.allocators: dict[str, Allocator] = {}
+        self.allocators: dict[str, Settings] = {}
         """The allocator's settings when each phase began, if cards are measured."""
         self.warming_up = False
         self.failure: BaseException | None = None

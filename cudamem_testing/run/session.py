@@ -26,7 +26,7 @@ from cudamem_testing.model.settings import Settings
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.recorders.base import untold
 from cudamem_testing.recorders.choose import Recorders
-from cudamem_testing.run.allocator import AllocatorReader, restored
+from cudamem_testing.run.allocator import Allocator
 from cudamem_testing.run.attribution import Attributions
 from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.run.evidence import Evidence
@@ -118,7 +118,7 @@ class Session:
         self._shared = SharedWindows()
         self._unmarked, self._unmarked_cycles = self.asked(), cycles_of(NOTHING, settings)
         self._cards: tuple[Device, ...] = ()
-        self._allocator = AllocatorReader()
+        self._allocator = Allocator()
 
     @property
     def environment(self) -> Environment:
@@ -164,7 +164,7 @@ class Session:
 
         self.tracker.attach(self.recorders.open(self._say))
         self._cards = tuple(one.device for one in self.tracker.recorders if one.device.is_card)
-        self._allocator = AllocatorReader(self._cards)
+        self._allocator = Allocator(self._cards)
         if self._early is not None and all(one.device != Device("cpu") for one in self.tracker.recorders):
             self._early.close()
         self.baselines.identify()
@@ -320,7 +320,7 @@ class Session:
         """Undo what the call changed in the allocator's settings and the teardown left."""
         before, after = running.allocators.get("call"), running.allocators.get("teardown")
         if before is not None and after is not None and before != after:
-            running.notes += restored(before, after, self._allocator.read())
+            running.notes += self._allocator.restore(before, after)
 
     def border(self, place: str) -> None:
         """The last test of a file has ended: find what no finding names."""
