@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
+import torch
 
 from cudamem_testing.objects import places
 from cudamem_testing.objects.places import KnownPlaces
 from cudamem_testing.objects.search import find_holders
 from cudamem_testing.recorders import outside
+from suites import forked
+from suites.plugin.inner import CACHE
 
 #: Frames of functions of the package, generators counted each time they go on.
 CALLS_OF_A_CLEAN_TEST = 90
+CALLS_ON_A_CARD = 84, 88  # more on a simulated one, whose memory outside the allocator is never known
 ONE_CARD = """
     import gc
     import json
@@ -185,6 +192,7 @@ COUNTED = """
     import cudamem_testing
 
     PACKAGE = str(Path(cudamem_testing.__file__).parent)
+    SIMULATION = tuple(f"{PACKAGE}/{place}" for place in ("simulated/", "plugin/simulation.py"))
     CALLS = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -193,7 +201,8 @@ COUNTED = """
 
         def count(frame, event, argument):
             nonlocal calls
-            calls += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+            file = frame.f_code.co_filename
+            calls += event == "call" and file.startswith(PACKAGE) and not file.startswith(SIMULATION)
 
         before = sys.getprofile()
         sys.setprofile(count)
@@ -221,6 +230,38 @@ def test_a_clean_test_on_the_cpu_takes_few_calls_of_ours(run_inner) -> None:
     assert inner.last == "6 passed"
     calls = [int(text) for text in (inner.folder / "calls.txt").read_text().split()]
     assert 0 < min(calls) <= CALLS_OF_A_CLEAN_TEST
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cuda:0", marks=pytest.mark.gpu),
+        pytest.param(
+            "simulated",
+            marks=pytest.mark.skipif(torch.version.cuda is not None, reason="a build with CUDA simulates no card"),
+        ),
+    ],
+)
+def test_a_clean_test_on_a_card_takes_few_calls_of_ours(device: str, tmp_path: Path) -> None:
+    """The native libraries read the card and pinned memory, each with one function of Python around it."""
+    on_card = ALIKE.replace("torch.ones(8)", 'torch.ones(8, device="cuda")')
+    for name, text in {"conftest.py": COUNTED, "test_it.py": on_card}.items():
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [*command, "--cudamem", f"--cudamem-device={device}", "--rootdir", str(tmp_path), "test_it.py"],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths, "CUDAMEM_CACHE": CACHE},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = [int(text) for text in (tmp_path / "calls.txt").read_text().split()]
+    assert 0 < min(calls) <= CALLS_ON_A_CARD[device == "simulated"]
 
 
 LEAKING = """
