@@ -102,7 +102,7 @@ def growths(windows: Iterable[Window]) -> list[tuple[str, int]]:
     """Names and bytes of the growth of windows, as JUnit files show them: ``cudamem.cpu.peak``."""
     found = []
     for window in windows:
-        peak, reserved = _growth_names(window.device)
+        peak, reserved = growth_names(window.device)
         if (growth := window.peak_growth) is not None:
             found.append((peak, growth))
         if window.reserved_peak is not None and (growth := window.reserved_growth) is not None:
@@ -111,8 +111,19 @@ def growths(windows: Iterable[Window]) -> list[tuple[str, int]]:
 
 
 @cache
-def _growth_names(device: Device) -> tuple[str, str]:
+def growth_names(device: Device) -> tuple[str, str]:
+    """The names of the growth of allocated and reserved bytes."""
     return f"cudamem.{device}.peak", f"cudamem.{device}.reserved"
+
+
+class Known(dict[tuple[object, ...], Window]):
+    """Windows by all their fields but the readings; one that is asked for is made."""
+
+    def __missing__(self, fields: tuple[object, ...]) -> Window:
+        if len(self) >= MOST_SHARED:
+            self.clear()
+        found = self[fields] = Window(*fields)  # type: ignore[arg-type] # the fields that are compared
+        return found
 
 
 class SharedWindows:
@@ -123,23 +134,26 @@ class SharedWindows:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], Window] = {}
-        self._groups: dict[tuple[tuple[object, ...], ...], tuple[Window, ...]] = {}
+        self.known = Known()
+        self.tests: dict[tuple[object, ...], tuple[tuple[Window, ...], tuple[Window, ...]]] = {}
+        """The windows of phases, and those of the whole, by what was read in a test: see :meth:`add`."""
+        self._groups: dict[tuple[int, ...], tuple[Window, ...]] = {}  # by the identity of what they hold
+
+    def add(
+        self, key: tuple[object, ...], phases: Iterable[Window], whole: Iterable[Window]
+    ) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
+        """Keep the windows of a test for others in which the same was read."""
+        if len(self.tests) >= MOST_SHARED // 10:
+            self.tests.clear()
+        return self.tests.setdefault(key, (self.of(phases), self.of(whole)))
 
     def of(self, windows: Iterable[Window]) -> tuple[Window, ...]:
         """The same windows, shared."""
-        keys = tuple(map(_compared, windows))
-        group = self._groups.get(keys)
-        if group is None:
-            if len(self._groups) >= MOST_SHARED // 10:
-                self._groups.clear()
-            group = self._groups[keys] = tuple(map(self._one, keys))
-        return group
-
-    def _one(self, key: tuple[object, ...]) -> Window:
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MOST_SHARED:
-                self._known.clear()
-            found = self._known[key] = Window(*key)  # type: ignore[arg-type] # the fields that are compared
-        return found
+        windows = tuple(windows)  # that of a tuple is the tuple
+        group = self._groups.get(tuple(map(id, windows)))
+        if group is not None:
+            return group
+        group = tuple([self.known[_compared(window)] for window in windows])
+        if len(self._groups) >= MOST_SHARED // 10:
+            self._groups.clear()
+        return self._groups.setdefault(tuple(map(id, group)), group)

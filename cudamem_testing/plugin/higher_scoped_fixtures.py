@@ -54,7 +54,7 @@ class HigherScopedFixtures:
             return
         fixturedef.cached_result = None
         running = self._session.running
-        if running is not None and running.phase.name == "teardown":
+        if running is not None and running.phases.name == "teardown":
             (getattr(self.item, "funcargs", None) or {}).pop(fixturedef.argname, None)
         self._measured.end_teardown(fixturedef)
 

@@ -129,13 +129,13 @@ class Hooks:
             skipped = True
             raise
         finally:
-            if running.phase.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
-                found, calls = session.judge_call(running, failed=failed, skipped=skipped)
+            if running.phases.name == "call" or not failed:  # else the warm-up has failed, or skipped the test
+                found = session.judge_call(running, failed=failed, skipped=skipped)
                 if self.ranks is not None and self.ranks.busy:
                     found += self.ranks.judge(last=False)
                 if keys.PROMISE in item.stash and not (failed or skipped):
-                    found = [*found, *session.judge_growth(running, item.stash[keys.PROMISE], calls)]
-                add_properties(item, calls)
+                    found = [*found, *session.judge_growth(running, item.stash[keys.PROMISE])]
+                add_properties(item, running.phases.growths())
             self.reports.unreported = [*running.findings]
         if found and not failed:
             _fail(found)
@@ -147,7 +147,7 @@ class Hooks:
         session, running = self.session, self.session.running
         if running is None:
             return (yield)
-        if running.phase.name != "teardown":
+        if running.phases.name != "teardown":
             session.enter(running, "teardown")
         failed = skipped = False
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import _pytest.doctest
 import _pytest.fixtures
@@ -13,24 +13,20 @@ import _pytest.unittest
 import pytest
 
 from cudamem_testing import safe_access
-from cudamem_testing.model.windows import growths
 from cudamem_testing.run.calls import await_example, call_example
 from cudamem_testing.run.finished import clear_frames
 from cudamem_testing.safe_access import is_a
-
-if TYPE_CHECKING:
-    from cudamem_testing.model.windows import Window
 
 OWN = "cudamem"
 """The attribute that marks our own failures."""
 
 
-def add_properties(item: pytest.Item, calls: Sequence[Window]) -> None:
-    """Add the memory of the call to the properties that JUnit files show."""
+def add_properties(item: pytest.Item, growths: Sequence[tuple[str, int]]) -> None:
+    """Add the memory of the call, in bytes, to the properties that JUnit files show."""
     properties = item.user_properties
     if properties:  # remove those of an earlier attempt
         properties[:] = [one for one in properties if not one[0].startswith("cudamem.")]
-    properties += growths(calls)
+    properties += growths
 
 
 def place_at_test(report: pytest.TestReport, item: pytest.Item) -> None:

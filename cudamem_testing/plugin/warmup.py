@@ -47,7 +47,7 @@ class WarmUps:
         """Call the body as often as ``warmup`` asks, and then let pytest call it."""
         __tracebackhide__ = is_foreign
         running = self._session.running
-        if running is None or running.phase.name != WARM_UP:
+        if running is None or running.phases.name != WARM_UP:
             return (yield)
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         with running.warmed_up(partial(pyfuncitem.obj, **arguments), NO_FAILURES):

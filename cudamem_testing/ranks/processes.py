@@ -196,7 +196,7 @@ class Processes:
         if running is None:
             return []
         windows, findings = self.collect(last=last)
-        running.windows += windows
+        running.windows.extend(windows)
         running.findings += findings
         if last:
             running.notes += _unmeasured(self._forked)

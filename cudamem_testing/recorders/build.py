@@ -62,6 +62,7 @@ CPU_RECORDER = Library(
     (
         "cpu_recorder.cpp",
         "codes.h",
+        "cpu_functions.h",
         "cpu_ledger.h",
         "cpu_mutex.h",
         "cpu_stacks.h",

@@ -14,8 +14,8 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import Owned, Taken, WithoutWorkspaces
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.capture import OFF, CpuCapture, Refusal
-from cudamem_testing.recorders.native import NativeRecorder
-from cudamem_testing.recorders.native_records import FREED, Reading, Recording
+from cudamem_testing.recorders.native import ANYWAY, BEGINS, RECORDS, NativeRecorder
+from cudamem_testing.recorders.native_records import FREED, Recording
 
 if TYPE_CHECKING:
     from cudamem_testing.model.failing import Wanted
@@ -57,10 +57,7 @@ class CpuRecorder(WithoutWorkspaces):
         self.incomplete: str | None = None
         self._process = os.getpid()
         self._native = NativeRecorder.load(say)
-        self._last: Reading | None = None  # the last reading
-        self._freed = 0
-        self._counters = Counters()
-        # Not wrapped in methods: every test calls them.
+        # Builtin functions: every test calls them.
         self.own_new: Callable[[], tuple[int, int]] = self._native.enter_new_owner
         """Makes a new owner, whom every new block records; there are 16 million. Returns its number and the earlier."""
         self.own: Callable[[int], int] = self._native.swap_owner
@@ -72,8 +69,9 @@ class CpuRecorder(WithoutWorkspaces):
         self._bases: dict[int, int] = {}
         self._record = record
         self._harness = harness
-        self._first = self._refusals = self._wakes = self._freed_of_others = self._resumed = 0
-        self._begins = False  # the next read begins a test
+        self._wakes = self._resumed = 0
+        self._begins = 0  # the options of the next read, if that begins a test
+        self._records = False  # what we have chosen: others may have chosen since
         self._outer = Recording(stacks=False, events=False)
         self._leaving = ExitStack()
 
@@ -93,7 +91,8 @@ class CpuRecorder(WithoutWorkspaces):
                 raise
         self._slot = native.slot()
         leaving.callback(self._slot.release)
-        self._freed_of_others = _freed_of_others(self._slot.peek())
+        self._take, self._begun = self._slot.counting(Counters)
+        self._take(BEGINS | ANYWAY)
         if self._record:
             # Events that are already kept belong to an outer session, awake or asleep: keep them.
             if not native.events_capacity():
@@ -109,25 +108,17 @@ class CpuRecorder(WithoutWorkspaces):
 
     def wake(self, *, limited: bool) -> None:
         """Record stacks and events from here on; the next read begins the test."""
-        self._begins = True
-        if not self._record:
-            return
-        self._wakes += 1
-        if self._wakes % TRIM_EVERY == 0 and self._native.stack_counts().kept > MOST_STACKS:
-            self._native.trim_stacks()
-        if not self._slot.records:  # it does from the first test on, unless something has changed that
-            self._native.set_recording(stacks=True, events=True)
-        self._bases.clear()
-
-    def _begin(self, reading: Reading) -> Reading:
-        """Begin a test with a reading; install the recorder again if it was replaced."""
-        self._begins = False
-        if self.incomplete is not None or not self._slot.in_place:
-            self._return()
-            reading = self._slot.read()
-        self._freed_of_others = reading.own - reading.allocated
-        self._first, self._refusals = reading.events, reading.refusals
-        return reading
+        self._begins = BEGINS
+        if self._record:
+            self._begins = BEGINS | RECORDS
+            if not self._records:
+                self._native.set_recording(stacks=True, events=True)
+                self._records = True
+            self._wakes += 1
+            if self._wakes % TRIM_EVERY == 0 and self._native.stack_counts().kept > MOST_STACKS:
+                self._native.trim_stacks()
+            if self._bases:
+                self._bases.clear()
 
     def _return(self) -> None:
         """Install the recorder again."""
@@ -143,7 +134,7 @@ class CpuRecorder(WithoutWorkspaces):
         """Only count, or record what an outer session records."""
         if self._record:
             self._native.set_recording(stacks=self._outer.stacks, events=self._outer.events)
-            self._slot.records = False
+            self._records = False
 
     def pause(self) -> Callable[[], None]:
         """Only count for a while. Events before that are as if dropped: what came after them is not known."""
@@ -179,7 +170,8 @@ class CpuRecorder(WithoutWorkspaces):
         if not self._record:
             return CpuCapture(self.device, self._native.scan(), (), self.frames, missing=OFF)
         with CollectorPaused():  # what it frees between the two readings would be in neither
-            trace = self._native.events(max(self._first, self._resumed))
+            first, _ = self._begun()
+            trace = self._native.events(max(first, self._resumed))
             blocks = self._native.scan()
         return CpuCapture(
             self.device,
@@ -187,7 +179,7 @@ class CpuRecorder(WithoutWorkspaces):
             trace.events,
             self.frames,
             first=trace.start,
-            truncated=trace.start > self._first,
+            truncated=trace.start > first,
             missing=self._native.no_stacks,
         )
 
@@ -216,7 +208,8 @@ class CpuRecorder(WithoutWorkspaces):
         """The last allocation that a hard limit refused."""
         refused = self._native.refusal()
         capture = self.capture()
-        if refused is None or refused.number <= self._refusals or not self._record:
+        _, before = self._begun()
+        if refused is None or refused.number <= before or not self._record:
             return None
         return Refusal(self.device, refused.size, refused.limit, None, capture, self._bases.get(refused.limit))
 
@@ -225,24 +218,28 @@ class CpuRecorder(WithoutWorkspaces):
 
         If nothing was allocated or freed since the last one, it is the same object.
         """
-        if self.incomplete is FORKED and not self._begins:
-            return Counters()
-        reading = self._slot.read()
-        if self._begins:
-            reading = self._begin(reading)
-        freed = self._freed_of_others
-        if self.incomplete is None and not self._slot.in_place:
+        begins = self._begins
+        if self.incomplete is None:
+            counters = self._take(begins)
+            if counters is not None:
+                self._begins = 0
+                return counters
+        return self._begin() if begins else self._displaced()
+
+    def _begin(self) -> Counters:
+        """Begin a test after others have replaced the recorder, or have chosen what it records."""
+        if self._begins & RECORDS:
+            self._native.set_recording(stacks=True, events=True)
+        self._begins = 0
+        if self.incomplete is not None or not self._native.is_installed():
+            self._return()
+        return self._take(BEGINS | ANYWAY) or Counters()
+
+    def _displaced(self) -> Counters:
+        """Read although not all is seen, and say why not; a forked process sees nothing."""
+        if self.incomplete is None:
             self.incomplete = DISPLACED if os.getpid() == self._process else FORKED
-            if self.incomplete is FORKED:
-                return Counters()
-        if reading is not self._last or freed != self._freed:
-            self._last, self._freed = reading, freed
-            allocated, peak, own, own_peak, _, _, allocations, blocks, _, _, _ = reading
-            requested = own - freed, own_peak - freed
-            nothing = None, None, None, None  # the CPU keeps no cache: nothing is reserved or active
-            counters = allocated, peak, *requested, *nothing, allocations, None, 0, blocks, ()
-            self._counters = _new(Counters, counters)
-        return self._counters
+        return (None if self.incomplete is FORKED else self._take(ANYWAY)) or Counters()
 
     def live(self) -> CpuCapture:
         """All live blocks."""
@@ -298,7 +295,3 @@ class CpuRecorder(WithoutWorkspaces):
     def close(self) -> None:
         """Remove the recorder, unless other code installed it; closing again does nothing."""
         self._leaving.close()
-
-
-def _freed_of_others(reading: Reading) -> int:
-    return reading.own - reading.allocated

@@ -256,48 +256,15 @@ EXPORT int32_t cudamem_release_slot(int32_t slot) {
   return shared.ledger.release_slot(slot);
 }
 
-enum ReadFlags { kThere = 1, kStill = 2, kInstalled = 4, kStacks = 8, kEvents = 16 };
-
-// Reads what an observer sees into `known`, which has its last reading; returns `ReadFlags`, or 0 without such an observer.
-// `kStill`: nothing has changed since the last reading.
-EXPORT int32_t cudamem_read(int32_t slot, int32_t reset, Reading* known) {
+// Reads what an observer sees; returns 0 without such an observer.
+EXPORT int32_t cudamem_read(int32_t slot, int32_t reset, Reading* now) {
   const Lock lock(shared.mutex);
-  Reading now;
-  if (!shared.ledger.read(slot, reset != 0, &now)) return 0;
-  const bool still = std::memcmp(&now, known, sizeof(Reading)) == 0;
-  *known = now;
-  return kThere | (still ? kStill : 0) | (is_installed() ? kInstalled : 0) | (shared.gather.load() ? kStacks : 0) |
-      (shared.ledger.log_events ? kEvents : 0);
+  return shared.ledger.read(slot, reset != 0, now);
 }
 
 EXPORT uint32_t cudamem_new_owner() {
   const Lock lock(shared.mutex);
   return shared.ledger.new_owner();
-}
-
-EXPORT int64_t cudamem_set_owner(uint32_t owner) {
-  const Lock lock(shared.mutex);
-  if (!shared.ledger.is_owner(owner)) return -1;
-  const uint32_t previous = shared.ledger.owner();
-  shared.ledger.set_owner(owner);
-  return previous;
-}
-
-// A new owner, and the current one from now on; in the upper half the earlier one.
-EXPORT uint64_t cudamem_enter_new_owner() {
-  const Lock lock(shared.mutex);
-  const uint64_t earlier = shared.ledger.owner();
-  const uint32_t owner = shared.ledger.new_owner();
-  shared.ledger.set_owner(owner);
-  return earlier << 32 | owner;
-}
-
-// Whether an owner has live blocks: 1 or 0, -1 if there is no such owner.
-EXPORT int32_t cudamem_owns(uint32_t owner) {
-  const Lock lock(shared.mutex);
-  if (!shared.ledger.is_owner(owner)) return -1;
-  const OwnerTotals& totals = shared.ledger.totals_of(owner);
-  return totals.blocks != 0 || totals.bytes != 0;
 }
 
 EXPORT int32_t cudamem_owner_totals(uint32_t owner, OwnerTotals* out) {
@@ -464,4 +431,5 @@ EXPORT void cudamem_refusal(Refusal* out) {
 
 EXPORT uint32_t cudamem_thread() { return thread_number(); }
 
+#include "cpu_functions.h"
 #include "journal_calls.h"

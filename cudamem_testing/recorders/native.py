@@ -15,9 +15,9 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
 from cudamem_testing.recorders.native_calls import declare, room
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from cudamem_testing.recorders.native_journal import NativeJournal
     from cudamem_testing.recorders.native_trap import NativeTrap
 
+C = TypeVar("C")
+
 DEPTH = 64
 """How many of the innermost frames of a stack are kept."""
 
@@ -50,7 +52,6 @@ DEFAULT_EVENTS = 1 << 20
 """Events kept by default: 48 MiB of address space, used only as events arrive."""
 
 _STOP_CODES = 8
-_TAG = 0xFFFF_FFFF
 _new = tuple.__new__  # three times as fast as the named tuple's own
 _READING = struct.Struct("=4q7Q")
 _OWNER = struct.Struct("=q2Q")
@@ -65,9 +66,8 @@ _StopCodes, _StackCounts = ctypes.c_uint64 * _STOP_CODES, ctypes.c_uint64 * 2
 #: For each library by its handle: a process has one, tests load others.
 _FRAMES: dict[int, KnownFrames] = {}
 
-# What a reading says besides its numbers.
-_STILL, _INSTALLED, _RECORDING = 2, 4, 8 | 16
-_NOTHING_READ = Reading(*[0] * len(Reading._fields))
+# Options of what `Slot.counting` returns.
+BEGINS, RECORDS, ANYWAY = 1, 2, 4
 _RELEASED = "this observer of the CPU recorder was released"
 _WHY_NOT = {
     -1: "the CPU allocator in place cannot free a block by its address alone, so it cannot be wrapped",
@@ -84,41 +84,37 @@ class Slot:
         if number < 0:
             raise RuntimeError("all 256 observers of the CPU recorder are in use; release those no longer needed")
         self._number = ctypes.c_int32(number)
-        self._release = library.cudamem_release_slot
-        self._last, self._buffer, self._peeked = _NOTHING_READ, _Reading(), _Reading()
-        # Every phase of every test reads: what it passes is made once, and a result only if something has changed.
-        self._read: Callable[[], int] = partial(library.cudamem_read, self._number, ctypes.c_int32(1), self._buffer)
-        self._peek: Callable[[], int] = partial(library.cudamem_read, self._number, ctypes.c_int32(0), self._peeked)
-        self.in_place = True
-        """Whether the recorder was installed at the last reading."""
-        self.records = False
-        """Whether it recorded stacks and events then."""
+        self._library = library
+        self._buffer = _Reading()
 
     def read(self) -> Reading:
-        """The counters and this slot's peak since the last `read`; then resets the peak.
-
-        If nothing has changed since the last `read`, it is the same object.
-        """
-        flags = self._read()
-        if not flags:
-            raise ValueError(_RELEASED)
-        self.in_place, self.records = flags & _INSTALLED != 0, flags & _RECORDING == _RECORDING
-        if not flags & _STILL:
-            self._last = _new(Reading, _READING.unpack(self._buffer))
-        return self._last
+        """The counters and this slot's peak since the last `read`; then resets the peak."""
+        return self._reading(reset=True)
 
     def peek(self) -> Reading:
         """As `read`, but does not reset the peak."""
-        flags = self._peek()
-        if not flags:
+        return self._reading(reset=False)
+
+    def counting(self, kind: type[C]) -> tuple[Callable[[int], C | None], Callable[[], tuple[int, int]]]:
+        """Two builtin functions: one reads as `read` does, the other tells what a test began with.
+
+        The first returns counters of that class, the same object if nothing has changed. Its argument is 0, or options:
+        `BEGINS` a test, with requested bytes that equal allocated ones. If another allocator is in place, or, with
+        `RECORDS`, stacks and events are not recorded, it returns `None` and reads nothing; but with `ANYWAY` it reads.
+        The second returns how many events and how many refusals there were when the test began.
+        """
+        functions: tuple[Any, Any] = self._library.cudamem_reader_functions(self._number, kind)
+        return functions
+
+    def _reading(self, *, reset: bool) -> Reading:
+        if not self._library.cudamem_read(self._number, reset, self._buffer):
             raise ValueError(_RELEASED)
-        self.in_place = flags & _INSTALLED != 0
-        return _new(Reading, _READING.unpack(self._peeked))
+        return _new(Reading, _READING.unpack(self._buffer))
 
     def release(self) -> None:
         """Release the slot; it can no longer be read. Doing so again does nothing."""
         if self._number.value >= 0:
-            self._release(self._number)
+            self._library.cudamem_release_slot(self._number)
             self._number.value = -1
 
     def __enter__(self) -> Slot:
@@ -140,14 +136,17 @@ class NativeRecorder:
         self._frames = _FRAMES.setdefault(library._handle, KnownFrames())
         self.no_stacks = no_stacks
         """Why stacks cannot be recorded on this Python (see layout.py); `None` if they can."""
-        # Not wrapped in methods: every test calls them several times.
         self.is_installed: Callable[[], bool] = library.cudamem_is_installed
         """Whether it is installed and counting: also false in a forked child, or under a foreign allocator."""
         self.new_owner: Callable[[], int] = library.cudamem_new_owner
         """A new owner tag for blocks. There can be 16 million; after that 0, which means no owner."""
-        self.swap_owner: Callable[[int], int] = library.cudamem_set_owner
+        # Builtin functions: every test calls them.
+        enter, swap, owns = library.cudamem_owner_functions()
+        self.enter_new_owner: Callable[[], tuple[int, int]] = enter
+        """A new owner tag, which all blocks get from now on, on every thread; and the earlier one."""
+        self.swap_owner: Callable[[int], int] = swap
         """As `set_owner`, but -1 for an unknown tag."""
-        self.owns: Callable[[int], int] = library.cudamem_owns
+        self.owns: Callable[[int], int] = owns
         """Whether an owner has live memory: 1 or 0, -1 for an unknown tag."""
 
     @classmethod
@@ -224,15 +223,10 @@ class NativeRecorder:
         Raises:
             ValueError: not from `new_owner`, nor 0.
         """
-        earlier: int = self._library.cudamem_set_owner(owner)
+        earlier = self.swap_owner(owner)
         if earlier < 0:
             raise ValueError(f"no owner {owner}")
         return earlier
-
-    def enter_new_owner(self) -> tuple[int, int]:
-        """A new owner tag, which all blocks get from now on, on every thread; and the earlier one."""
-        both: int = self._library.cudamem_enter_new_owner()
-        return both & _TAG, both >> 32
 
     def owner_totals(self, owner: int) -> OwnerTotals:
         """Live memory of an owner; constant time.

@@ -5,10 +5,10 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     install() -> c_int32                                1 in place, below 0 why not
     uninstall() -> None                                 is_installed() -> c_int32
     acquire_slot() -> c_int32                           release_slot(c_int32) -> c_int32
-    read(c_int32 slot, c_int32 reset, Reading* last, then this one) -> c_int32  0 no such slot, or flags: 1 there is,
-        2 nothing has changed, 4 installed, 8 stacks are recorded, 16 events are
-    new_owner() -> c_uint32                             set_owner(c_uint32) -> c_int64 earlier, or -1
-    enter_new_owner() -> c_uint64 earlier << 32 | new   owns(c_uint32) -> c_int32 1, 0, or -1
+    read(c_int32 slot, c_int32 reset, Reading*) -> c_int32 0 no such slot
+    new_owner() -> c_uint32
+    reader_functions(c_int32 slot, the class Counters) -> take, begun               builtin functions: cpu_functions.h
+    owner_functions() -> enter_new_owner, set_owner, owns
     owner_totals(c_uint32, OwnerTotals*) -> c_int32
     scan(c_int64 owner or -1, Block*, c_uint64 room) -> c_uint64 needed or copied
     block_at(c_uint64 pointer, Block*) -> c_int32       1 copied, 0 none there
@@ -65,8 +65,8 @@ def declare(library: ctypes.PyDLL) -> None:
     """Tell ctypes the types of the calls; those that are not named here take and return what ctypes assumes."""
     for name, result in (
         ("is_installed", ctypes.c_bool),
-        ("set_owner", ctypes.c_int64),
-        ("enter_new_owner", ctypes.c_uint64),
+        ("owner_functions", ctypes.py_object),
+        ("reader_functions", ctypes.py_object),
         ("scan", ctypes.c_uint64),
         ("new_owner", ctypes.c_uint32),
         ("stack", ctypes.c_uint32),
@@ -91,8 +91,7 @@ def declare(library: ctypes.PyDLL) -> None:
         "close_journal",
     ):
         getattr(library, f"cudamem_{name}").restype = None
-    library.cudamem_set_owner.argtypes = [ctypes.c_uint32]
-    library.cudamem_owns.argtypes = [ctypes.c_uint32]
+    library.cudamem_reader_functions.argtypes = [ctypes.c_int32, ctypes.py_object]
     library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
     library.cudamem_scan.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64]
     library.cudamem_block_at.argtypes = [ctypes.c_uint64, ctypes.c_char_p]

@@ -53,19 +53,33 @@ inline Method method(const char* name, Object* (*call)(Object*, Object* const*, 
   return {name, reinterpret_cast<FastCall>(call), kFastCall, nullptr};
 }
 
-// What a builtin function keeps: it gets a `Kept` as its first argument, and frees it when it is freed itself.
+// A tuple of new builtin functions, which get `self` as their first argument.
+inline Object* functions(Method* methods, ssize_t count, Object* self) {
+  Object* const made = PyTuple_New(count);
+  for (ssize_t at = 0; made && at < count; ++at) {
+    Object* const one = PyCFunction_NewEx(methods + at, self, nullptr);
+    if (!one) {
+      Py_DecRef(made);
+      return nullptr;
+    }
+    PyTuple_SetItem(made, at, one);
+  }
+  return made;
+}
+
+// What builtin functions keep: they get it as their first argument, and the last of them frees it.
 template <typename Kept>
 struct Keeping {
   static constexpr const char* kName = "cudamem_testing.kept";
 
-  // A new function; takes over `kept`.
-  static Object* function(Method* method, Kept* kept) {
+  // New functions, which take over `kept`.
+  static Object* functions(Method* methods, ssize_t count, Kept* kept) {
     Object* const capsule = PyCapsule_New(kept, kName, [](Object* self) { delete of(self); });
     if (!capsule) {
       delete kept;
       return nullptr;
     }
-    Object* const made = PyCFunction_NewEx(method, capsule, nullptr);
+    Object* const made = cudamem::functions(methods, count, capsule);
     Py_DecRef(capsule);
     return made;
   }

@@ -106,7 +106,7 @@ class Attributions:
 
     def recorded(self, subject: LeakSubject) -> dict[str, ByAddress]:
         """The devices, by name, whose record will have all events of a test when it ends."""
-        if subject.whole is None:
+        if subject.phases is None:
             return {}
         return {str(one.recorder.device): one for one in self.all if isinstance(one, ByAddress) and one.keeps_events}
 

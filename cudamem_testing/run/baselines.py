@@ -45,8 +45,8 @@ class Baselines:
     ) -> None:
         """``without`` are the files that have none, and ``sent`` is whether another process reads what is measured."""
         self._settings = settings
-        self._kept = "baselines" in settings.update or settings.reports  # the numbers of every test
-        self._wanted = sent or self._kept or settings.baseline == "require"
+        kept = "baselines" in settings.update or settings.reports
+        self._wanted = sent or kept or settings.baseline == "require"  # the numbers of every test
         self._root = root
         self._evidence = evidence
         self._tracker = tracker
@@ -94,12 +94,13 @@ class Baselines:
             self._entries[module] = _read(path, self._settings.compares_real_cards) if os.path.exists(path) else None
         return self._entries[module]
 
+    def compares(self, nodeid: str, marked: Comparison | None) -> bool:
+        """Whether the numbers of a test are compared, recorded or sent."""
+        return self._wanted or marked is not None or bool(self.recorded(nodeid))
+
     def call(self, running: ActiveTest, windows: Sequence[Window]) -> list[Finding]:
-        """The call of a test has passed: findings for what it took there."""
+        """The call of a test that is compared has passed: findings for what it took there."""
         asked = running.comparison is not None
-        exact = asked or self._kept or bool(self.recorded(running.nodeid))
-        if not (self._wanted or exact):
-            return []
         return self._comparing.call(running, windows, self._comparison(running), asked=asked)
 
     def whole(self, running: ActiveTest, windows: Sequence[Window]) -> list[Finding]:

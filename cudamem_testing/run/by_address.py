@@ -51,8 +51,8 @@ class ByAddress(WithoutOwners):
                 blocks = self.blocks(subject)
                 return Owned(sum(block.size for block in blocks), len(blocks))
             self._ledger.forget(self.recorder.device, subject.fixture.made.pop(self.recorder.device, ()))
-        elif subject.whole is not None:
-            for recorder, retained, number in self._tracker.gained(subject.whole, fresh=fresh):
+        elif subject.phases is not None:
+            for recorder, retained, number in subject.phases.gained(fresh=fresh):
                 if recorder is self.recorder:
                     return Owned(retained or 0, number or 0)
         return NOTHING
@@ -84,9 +84,9 @@ class ByAddress(WithoutOwners):
 
     def _window(self, subject: LeakSubject) -> Window | None:
         """The window of a test up to now."""
-        if subject.whole is None:
+        if subject.phases is None:
             return None
-        return next(one for one in self._tracker.peek(subject.whole) if one.device == self.recorder.device)
+        return next(one for one in self._tracker.peek(subject.phases.whole) if one.device == self.recorder.device)
 
     def at(self, subject: LeakSubject, replayed: Replay, moment: int) -> tuple[LiveSet, set[int]] | None:
         """All that was live at an earlier moment of a test, and the addresses of its own blocks among them; ``None`` if

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from cudamem_testing.objects.tensors import Storage
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.run.running import Fixture, LeakSubject
-    from cudamem_testing.windows.tracker import Span, Tracker
+    from cudamem_testing.windows.phases import Phases
+    from cudamem_testing.windows.tracker import Tracker
 
 NO_OWNER = ""
 
@@ -34,7 +35,7 @@ class ByStorage(WithoutOwners):
         self._labels: dict[Storage, str] | None = None  # of those that were there before, or have an owner
         self._live: dict[int, Storage] = {}
         self._graphs = False
-        self._asked: Span | None = None  # of the test for which libraries were asked for their workspaces
+        self._asked: Phases | None = None  # of the test for which libraries were asked for their workspaces
         self._workspaces = 0  # bytes that libraries allocated again, for no test
 
     def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
@@ -44,9 +45,9 @@ class ByStorage(WithoutOwners):
         return Owned(self._growth(subject, fresh=fresh), 0)
 
     def _growth(self, subject: LeakSubject, *, fresh: bool) -> int:
-        if subject.whole is None:
+        if subject.phases is None:
             return 0
-        gained = self._tracker.gained(subject.whole, fresh=fresh)
+        gained = subject.phases.gained(fresh=fresh)
         return next((retained or 0 for recorder, retained, _ in gained if recorder is self.recorder), 0)
 
     def blocks(self, subject: LeakSubject) -> list[Block]:
@@ -58,21 +59,23 @@ class ByStorage(WithoutOwners):
         new = self._new()
         total = sum(block.size for block in new)
         rest = self._growth(subject, fresh=True) - total
-        if rest > 0 and self._asked is not subject.whole and not self._graphs and not capturing():
+        if rest > 0 and self._asked is not subject.phases and not self._graphs and not capturing():
             self._exclude_workspaces(subject)
             rest = self._growth(subject, fresh=True) - total
         return new + ([Block(size=rest, requested=rest, device=self.recorder.device)] if rest > 0 else [])
 
     def _exclude_workspaces(self, subject: LeakSubject) -> None:
         """Have libraries release their workspaces: those of earlier tests do not make the growth smaller."""
-        if subject.whole is None:
+        if subject.phases is None:
             return
-        self._asked = subject.whole
+        self._asked = subject.phases
         before = self._growth(subject, fresh=True)
         self.recorder.release()
         earlier = min(self._workspaces, before - self._growth(subject, fresh=True))
         if earlier:
-            self._tracker.exclude_freed(subject.whole, self.recorder.device, earlier, 0, "workspaces of libraries")
+            self._tracker.exclude_freed(
+                subject.phases.whole, self.recorder.device, earlier, 0, "workspaces of libraries"
+            )
         self.take_workspaces_again(subject)
 
     def begin(self) -> None:

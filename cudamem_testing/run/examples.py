@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.verdicts.policy import Policy
     from cudamem_testing.windows.judge import Judge
-    from cudamem_testing.windows.tracker import Span, Tracker
+    from cudamem_testing.windows.spans import Span
+    from cudamem_testing.windows.tracker import Tracker
 
 KEPT = 100
 """Examples whose windows are reported, besides that with the highest peak."""
@@ -131,7 +132,7 @@ class Examples:
             running.notes.append(f"{count(self.cold, 'example')} exceeded a limit in the first run, not in a warm one")
         kept = {one.number: one for one in chain(self._kept, self._highest.values())}
         for one in kept.values():
-            running.windows += (*one.windows, *one.inner)
+            running.windows.extend((*one.windows, *one.inner))
         if self.ended > len(kept):
             some = f"the first {KEPT} and of that with the highest peak"
             running.notes.append(f"{self.ended} examples: the report has the windows of {some}")

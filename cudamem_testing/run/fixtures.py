@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.references import Path
     from cudamem_testing.run.running import ActiveTest
     from cudamem_testing.run.session import Session
-    from cudamem_testing.windows.tracker import Span
+    from cudamem_testing.windows.spans import Span
 
 #: The fixtures that pytest makes of ``setup_module``, ``setup_class``, ``setUpClass`` and ``setUpModule``.
 _OF_A_CLASS = re.compile(r"_(?:xunit|unittest)_(?P<function>\w+?)_fixture_(?P<owner>.+)")

@@ -74,7 +74,7 @@ class Retained:
             subject.release_frames, subject.over = release, over
             found = self._found(subject, severity, leaks, cycles, failed=error is not None)
             if found or (self._fixtures is not None and self._fixtures.watching):
-                gained = {one.device: size for one, size, _ in self._tracker.gained(running.whole, fresh=False)}
+                gained = {one.device: size for one, size, _ in running.phases.gained(fresh=False)}
                 found = self._grown.judged(found, running.fixtures(), gained, severity)
         if running.earlier and self._settings.on and leaks != "off":
             severity = Severity.WARN if leaks == "warn" or error is not None else Severity.FAIL

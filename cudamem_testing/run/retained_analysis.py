@@ -107,8 +107,8 @@ class RetainedAnalysis:
 
         holders = BlockHolders(self._places, subject.keepers())
         settlement = settle(self._steps(subject, holders), lambda: self._left(subject), look)
-        if settlement.freed and subject.whole is not None:
-            self._tracker.peek(subject.whole)  # owners show what is left without a read
+        if settlement.freed and subject.phases is not None:
+            self._tracker.peek(subject.phases.whole)  # owners show what is left without a read
         remaining = {device: self._blocks(device, subject) for device in settlement.left}
         found = [*given_back, *self._freed(settlement, looked, remaining)]
         for device, blocks in remaining.items():
@@ -321,8 +321,8 @@ class RetainedAnalysis:
                 self._exclude_freed(subject, device, gone_of_others, "garbage of earlier tests")
 
     def _exclude_freed(self, subject: LeakSubject, device: Device, freed: Owned, label: str) -> None:
-        if subject.whole is not None:
-            self._tracker.exclude_freed(subject.whole, device, freed.bytes, freed.blocks, label)
+        if subject.phases is not None:
+            self._tracker.exclude_freed(subject.phases.whole, device, freed.bytes, freed.blocks, label)
 
     def _of_others(self, subject: LeakSubject) -> dict[Device, Owned]:
         """What is live now of everything but the test, on devices whose blocks record owners."""

@@ -12,7 +12,6 @@ from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
 from cudamem_testing.safe_access import is_one_of
 from cudamem_testing.windows.owners import Owner
-from cudamem_testing.windows.tracker import Span
 
 if TYPE_CHECKING:
     from cudamem_testing.model.baselines import Measured
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
     from cudamem_testing.model.references import Path
     from cudamem_testing.model.windows import SharedWindows, Window
     from cudamem_testing.run.allocator import Allocator
+    from cudamem_testing.windows.phases import Phases
 
 
 class LeakSubject:
-    """What is judged for leaks and cycles: the span and owner of a test, and what wider fixtures did in it.
+    """What is judged for leaks and cycles: the phases and owner of a test, and what wider fixtures did in it.
 
     ``release_frames`` clears the frames of a failed test. ``judged`` says which devices count. ``over`` are the wider
     fixtures that ended during the test and left something. ``exact`` is whether each byte that is left counts, as under
@@ -35,24 +35,24 @@ class LeakSubject:
     pytest that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the kinds of
     findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. ``collector`` is
     how many collections of older generations there were when it began, ``examples`` are those that a library made of
-    the test. A wider fixture is a subject of its own, without a span.
+    the test. A wider fixture is a subject of its own, without phases.
     """
 
     __slots__ = (
         *("collector", "examples", "exact", "fixture", "fixtures", "judged", "keepers", "leaked", "over", "owner"),
-        *("release_frames", "undoing", "unjudged", "whole"),
+        *("phases", "release_frames", "undoing", "unjudged"),
     )
 
     def __init__(
         self,
-        whole: Span | None,
+        phases: Phases | None,
         owner: Owner,
         fixtures: Sequence[Window],
         judged: Callable[[Device], bool] = lambda device: True,
         fixture: Fixture | None = None,
         keepers: Callable[[], Iterable[object]] = tuple,
     ) -> None:
-        self.whole = whole
+        self.phases = phases
         self.owner = owner
         self.fixtures = fixtures
         self.release_frames: Callable[[], None] | None = None
@@ -113,11 +113,11 @@ class Fixture:
         self.entrusted: list[Entrusted] = []
         self.subject = LeakSubject(None, owner, (), fixture=self)
         self._counted: dict[Device, tuple[int, int]] = {}
-        self._within: Span | None = None
+        self._within: Phases | None = None
 
     def measured(self, running: ActiveTest | None, windows: Sequence[Window]) -> None:
         """It was set up or torn down during a test."""
-        within = None if running is None else running.whole
+        within = None if running is None else running.phases
         if within is not self._within:
             self._within = within
             self.windows.clear()
@@ -143,14 +143,13 @@ class Asked(NamedTuple):
 
 
 class ActiveTest:
-    """Its open spans and what was found so far."""
+    """Its phases and what was found so far."""
 
     def __init__(
         self,
         asked: Asked,
         attempt: int,
-        whole: Span,
-        phase: Span,
+        phases: Phases,
         owner: Owner,
         keepers: Callable[[], Iterable[object]] = tuple,
         fixtures: Callable[[], Mapping[str, int | None]] = dict,
@@ -161,10 +160,8 @@ class ActiveTest:
         self.fixtures = fixtures
         self.nodeid = owner.label
         self.attempt = attempt
-        self.whole = whole
-        self.phase = phase
+        self.phases = phases
         self.budgets = asked.budgets
-        self.windows: list[Window] = []
         self.findings: list[Finding] = []
         self.measured: list[Measured] = []
         self.curves: tuple[Curve, ...] = ()
@@ -184,10 +181,17 @@ class ActiveTest:
         """What earlier attempts of the test leaked."""
         self.override = asked.override
         self.comparison = asked.comparison
+        self.compared = False
+        """Whether its numbers are compared with a baseline, recorded or sent."""
         self.cycles: str | None = None
         """What a cycle does to the test; ``None`` is the default of each device."""
-        self.subject = LeakSubject(whole, owner, self.foreign, self.override.covers, keepers=keepers)
+        self.subject = LeakSubject(phases, owner, self.foreign, self.override.covers, keepers=keepers)
         self.disown: Callable[[], None] = lambda: None
+
+    @property
+    def windows(self) -> list[Window]:
+        """Those of its phases that have ended, and of what ran in them: whoever asks may add more."""
+        return self.phases.windows
 
     @property
     def examples(self) -> Examples | None:
@@ -208,7 +212,7 @@ class ActiveTest:
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
         """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
         if not self.warming_up:
-            self.windows += windows
+            self.phases.windows.extend(windows)
             self.findings += findings
         return not self.warming_up
 
@@ -217,7 +221,7 @@ class ActiveTest:
 
         ``when`` is the reported phase, ``skipped`` whether the error only skips.
         """
-        part = when == "call" and self.phase.name in ("setup", "call")
+        part = when == "call" and self.phases.name in ("setup", "call")
         if failed or not part:
             self.failure, self.skipped = error, skipped
         self.failed_call = self.failed_call or (failed and when == "call")
@@ -260,13 +264,13 @@ class ActiveTest:
             compared is not None and "retained" in compared.metrics
         )
 
-    def record(self, whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
+    def record(self, windows: Sequence[Window], whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
             self.nodeid,
             "unknown",
             self.attempt,
-            shared.of(self.windows),
+            shared.of(windows),
             shared.of(whole),
             tuple(self.findings),
             self.used,

@@ -36,6 +36,7 @@ from cudamem_testing.safe_access import error_text
 from cudamem_testing.verdicts.policy import Policy
 from cudamem_testing.windows.defaults import ignored_below
 from cudamem_testing.windows.owners import Owner, Owners
+from cudamem_testing.windows.phases import Phases
 from cudamem_testing.windows.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -191,8 +192,11 @@ class Session:
         attempt = self.attempts[nodeid] = self.attempts.get(nodeid, 0) + 1
         for recorder in self.tracker.recorders:
             recorder.wake(limited=limited or bool(asked.budgets))
-        whole, setup = self.tracker.open_nested("test", "setup")
-        running = self.running = ActiveTest(asked, attempt, whole, setup, owner, keepers, fixtures)
+        compared = self.baselines.compares(nodeid, asked.comparison)
+        spans = limited or compared or bool(asked.budgets) or self.evidence.curves is not None
+        phases = Phases(self.tracker, "setup", self._shared, spans=spans)
+        running = self.running = ActiveTest(asked, attempt, phases, owner, keepers, fixtures)
+        running.compared = compared
         if attempt > 1 and self.settings.repeat == 1:
             running.earlier += self._leaked.get(nodeid, ())
         running.disown = self.owners.enter(owner)
@@ -207,28 +211,27 @@ class Session:
         if self.cycles is not None and running.cycles != "off":
             self.cycles.begin(running.subject)
 
-    def enter(self, running: ActiveTest, phase: str) -> tuple[Window, ...]:
-        """Begin another phase of the running test; the windows of the one that ends."""
+    def enter(self, running: ActiveTest, phase: str) -> None:
+        """Begin another phase of the running test."""
         if not self.recorders.opened:
             self.prepare()  # the phase that ends may have been the first to import torch
-        windows = self.tracker.switch(running.phase, phase)
-        running.windows += windows
+        running.phases.next(phase)
         if self._cards:
             running.allocators[phase] = read(self._cards)
-        return windows
 
-    def judge_call(self, running: ActiveTest, *, failed: bool, skipped: bool) -> tuple[list[Finding], Sequence[Window]]:
-        """The call has ended: its findings on limits and baselines, and its windows."""
-        calls = self.enter(running, "teardown")
+    def judge_call(self, running: ActiveTest, *, failed: bool, skipped: bool) -> list[Finding]:
+        """The call has ended: its findings on limits and baselines."""
+        self.enter(running, "teardown")
         found: list[Finding] = []
         if running.budgets and running.examples is not None:
-            found += running.examples.judge_call(calls)
+            found += running.examples.judge_call(running.phases.ended)
         elif running.budgets:
+            calls = running.phases.ended
             found += self.judge.call(running.budgets, calls) if self.recorders.opened else ()
             running.used = self.judge.used(running.budgets, calls)
         passed = not failed and running.failure is None  # there is one if a subtest has failed
-        if passed and self.recorders.opened:
-            found += self.baselines.call(running, calls)
+        if passed and running.compared and self.recorders.opened:
+            found += self.baselines.call(running, running.phases.ended)
         if passed and running.findings:  # then the test has handled what its regions found
             running.findings[:] = map(_handled, running.findings)
         if found:
@@ -236,13 +239,13 @@ class Session:
             running.findings += found
         if skipped:  # part of a test was measured, and it did not get to keep its promise: it fails nothing
             running.findings[:] = [of_skipped(one) for one in running.findings]
-        return ([] if skipped else found), calls
+        return [] if skipped else found
 
-    def judge_growth(self, running: ActiveTest, promised: PromisedSize, calls: Sequence[Window]) -> list[Finding]:
+    def judge_growth(self, running: ActiveTest, promised: PromisedSize) -> list[Finding]:
         """What breaks a promise of growth, once each size of a parametrized test has run."""
         if not self.settings.enforce or not self.recorders.opened:
             return []
-        found = self.policy.judged(self._promises.add(promised, calls))
+        found = self.policy.judged(self._promises.add(promised, running.phases.ended))
         running.findings += found
         return found
 
@@ -286,9 +289,9 @@ class Session:
     def end(self, running: ActiveTest, release: Callable[[], None] | None) -> Ended:
         """The test has ended; ``release`` clears the frames of a failed one."""
         with CollectorPaused():  # what it freed between a read and the verdict on it would count as retained
-            running.windows += self.tracker.close(running.phase)
+            running.phases.end()
             leaked = self._left(running, release)
-            whole = self.tracker.close(running.whole, fresh=not self.settings.on or running.failure is not None)
+            windows, whole = running.phases.close(fresh=not self.settings.on or running.failure is not None)
         limited = running.budgets or running.measured or running.failure is not None
         found = self._judge_whole(running, whole) if limited else []
         after_failure = found if running.failure is not None else []
@@ -297,13 +300,13 @@ class Session:
             running.findings += found
         if running.subject.leaked:
             self._leaked[running.nodeid] = [*running.earlier, *running.subject.leaked]
-        if self.recorders.opened and not running.windows:
+        if self.recorders.opened and not windows:
             running.notes.append(UNMEASURED)
         if self._cards:
             self._restore_allocator(running)
         if self.evidence.curves is not None and self.recorders.opened:
             self.evidence.curves.add(running, whole)
-        record = running.record(whole if self.tracker.recorders else (), self._shared)
+        record = running.record(windows, whole if self.tracker.recorders else (), self._shared)
         self.running = None
         running.disown()
         if not self.settings.on:

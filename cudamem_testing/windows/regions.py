@@ -16,7 +16,8 @@ from cudamem_testing.show.printable import one_line
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.readings import Readings
-from cudamem_testing.windows.tracker import Span, Tracker
+from cudamem_testing.windows.spans import Span
+from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import texts
 
 if TYPE_CHECKING:

@@ -139,7 +139,7 @@ NEEDED = {
         "tensors",
     },
     "verdicts": {"policy"},
-    "windows": {"defaults", "owners", "tracker"},
+    "windows": {"defaults", "owners", "phases", "spans", "tracker"},
 }
 #: What reads garbage: loaded when the watch over the collector begins, because nothing is imported inside a collection.
 READING = {

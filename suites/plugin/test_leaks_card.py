@@ -14,6 +14,7 @@ import pytest
 from cudamem_testing import guards
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity
+from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.objects import places
 from cudamem_testing.recorders.base import WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
@@ -24,6 +25,7 @@ from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.leaks import LeakCheck
 from cudamem_testing.run.running import Fixture, LeakSubject
 from cudamem_testing.windows.owners import Owner, Owners
+from cudamem_testing.windows.phases import Phases
 from cudamem_testing.windows.tracker import Tracker
 from cudamem_testing.wording import details, text
 from suites.windows.fake import FakeRecorder
@@ -134,8 +136,8 @@ class Judged:
         self.begin()
 
     def begin(self) -> None:
-        whole, _ = self.tracker.open_nested("test", "setup")
-        self.subject = LeakSubject(whole, Owner("test_a.py::test_a"), ())
+        phases = Phases(self.tracker, "setup", SharedWindows())
+        self.subject = LeakSubject(phases, Owner("test_a.py::test_a"), ())
 
     def findings(self) -> list[tuple[str, int | None, str | None]]:
         self.tracker.read(self.card)
@@ -192,8 +194,8 @@ def test_a_workspace_is_allocated_again_before_the_next_test(test: Judged) -> No
     test.card.asked = lambda: test.card.give_back(workspace)
     test.card.retaken = lambda: test.card.take(WORKSPACE)
     assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
-    assert test.subject.whole is not None
-    (whole,) = test.tracker.close(test.subject.whole)
+    assert test.subject.phases.whole is not None
+    (whole,) = test.tracker.close(test.subject.phases.whole)
     assert (whole.retained, whole.blocks) == (0, 0)
     assert test.attributions.border("test_a.py") == []
     test.begin()
@@ -246,8 +248,8 @@ def test_workspaces_of_earlier_tests_do_not_count(test: Judged) -> None:
     test.card.asked = lambda: test.card.give_back(earlier)
     test.card.take(WORKSPACE)
     assert test.findings() == [("held by C++", WORKSPACE, "test_a.py:3 in test_a")]
-    assert test.subject.whole is not None
-    (whole,) = test.tracker.close(test.subject.whole)
+    assert test.subject.phases.whole is not None
+    (whole,) = test.tracker.close(test.subject.phases.whole)
     assert (whole.retained, whole.blocks) == (WORKSPACE, 1)
 
 
@@ -271,8 +273,8 @@ def test_workspaces_do_not_count_where_leaks_are_not_looked_for(test: Judged) ->
     def counted() -> tuple[int | None, int | None]:
         test.tracker.read(test.card)
         test.check.exclude_workspaces(test.subject)
-        assert test.subject.whole is not None
-        (whole,) = test.tracker.peek(test.subject.whole)
+        assert test.subject.phases.whole is not None
+        (whole,) = test.tracker.peek(test.subject.phases.whole)
         return whole.retained, whole.blocks
 
     test.attributions.begin()
@@ -312,8 +314,8 @@ class TestDroppedEvents:
         test.card.asked = lambda: test.card.give_back(workspace)
         self.work(test.card)
         assert test.findings() == [("library workspace", WORKSPACE, "test_a.py:3 in test_a")]
-        assert test.subject.whole is not None
-        (whole,) = test.tracker.close(test.subject.whole)
+        assert test.subject.phases.whole is not None
+        (whole,) = test.tracker.close(test.subject.phases.whole)
         assert (whole.retained, whole.blocks) == (0, 0)
         assert test.attributions.border("test_a.py") == []
 
@@ -448,7 +450,7 @@ class Wider(Judged):
         self.fixture = Fixture(Owner("fixture 'model'"))
 
     def _test(self) -> Any:
-        running = SimpleNamespace(whole=self.subject.whole, foreign=[])
+        running = SimpleNamespace(phases=self.subject.phases, foreign=[])
         self.subject.fixtures = running.foreign
         return running
 
@@ -577,8 +579,8 @@ def test_fixture_memory_that_a_failed_test_held_is_the_fixtures(wider: Wider) ->
 
     wider.subject.release_frames, wider.subject.over = release, [wider.fixture]
     assert wider.findings() == [("traceback", 4 * KIB, "test_a.py:3 in test_a")]
-    assert wider.subject.whole is not None
-    (whole,) = wider.tracker.close(wider.subject.whole)
+    assert wider.subject.phases.whole is not None
+    (whole,) = wider.tracker.close(wider.subject.phases.whole)
     assert (whole.retained, whole.blocks, whole.peak_growth) == (0, 0, 4 * KIB)
     assert whole.notes == ("fixture 'model' changed cuda:0 by -1.0 MiB, not counted here",)
     (freed,) = wider.fixture.freed

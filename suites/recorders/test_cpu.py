@@ -230,7 +230,7 @@ def test_a_replaced_recorder_says_so_until_installed_again(
 ) -> None:
     tracker = Tracker([recorder])
     recorder.wake(limited=True)
-    outer, before = tracker.open_nested("outer", "before")
+    outer, before = tracker.open("outer"), tracker.open("before")
     (seen,) = tracker.close(before)
     inner = tracker.open("inner")
     NativeRecorder.load().uninstall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import time
 from collections.abc import Callable
 from threading import Thread
@@ -11,7 +12,9 @@ from threading import Thread
 import pytest
 import torch
 
-from cudamem_testing.recorders.native import DEFAULT_EVENTS, NativeRecorder, Slot
+from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.recorders.native import ANYWAY, BEGINS, DEFAULT_EVENTS, RECORDS, NativeRecorder, Slot
 from cudamem_testing.recorders.native_records import ALLOCATED, FREED, REFUSED, OwnerTotals, Recording
 from suites.recorders.in_place import in_place
 
@@ -19,6 +22,12 @@ from suites.recorders.in_place import in_place
 def block(size: int) -> torch.Tensor:
     """A tensor of exactly `size` bytes."""
     return torch.empty(size, dtype=torch.uint8)
+
+
+def some(counters: Counters | None) -> Counters:
+    """Counters that were read."""
+    assert counters is not None
+    return counters
 
 
 def test_counts_live_peak_and_allocations_to_the_byte(native: NativeRecorder) -> None:
@@ -38,12 +47,72 @@ def test_counts_live_peak_and_allocations_to_the_byte(native: NativeRecorder) ->
         assert slot.read() == seen
         after = slot.read()
         assert after.peak == seen.allocated
-        assert slot.read() is after, "nothing has changed"
         del kept, second
         end = slot.read()
         assert end.allocated == start.allocated
         assert end.peak == seen.allocated
         assert end.live_blocks == start.live_blocks
+
+
+def test_counters_of_a_slot(native: NativeRecorder) -> None:
+    with native.slot() as slot, CollectorPaused():
+        take, begun = slot.counting(Counters)
+        reading = slot.read()
+        before = some(take(BEGINS))
+        assert begun() == (reading.events, reading.refusals)
+        assert before == Counters(
+            allocated=reading.allocated,
+            allocated_peak=reading.allocated,
+            requested=reading.allocated,
+            requested_peak=reading.allocated,
+            allocations=reading.allocations,
+            retries=0,
+            blocks=reading.live_blocks,
+        )
+        assert (type(before), take(0) is before, take(BEGINS) is before) == (Counters, True, True)
+        passing = block(5000)
+        kept = block(1000)
+        del passing
+        after = some(take(0))
+        assert after == before._replace(
+            allocated=reading.allocated + 1000,
+            allocated_peak=reading.allocated + 6000,
+            requested=reading.allocated + 1000,
+            requested_peak=reading.allocated + 6000,
+            allocations=reading.allocations + 2,
+            blocks=reading.live_blocks + 1,
+        )
+        assert take(RECORDS) is None, "nothing is recorded"
+        assert take(RECORDS | ANYWAY) == after._replace(
+            allocated_peak=after.allocated, requested_peak=after.requested
+        ), "what was not read has reset no peak"
+        del kept
+    with pytest.raises(ValueError, match="this observer of the CPU recorder was released"):
+        take(0)
+
+
+def test_requested_bytes_leave_out_what_others_free(native: NativeRecorder) -> None:
+    others = block(3000)
+    with native.slot() as slot, CollectorPaused():
+        take, _ = slot.counting(Counters)
+        _, nobody = native.enter_new_owner()
+        begun = some(take(BEGINS))
+        del others
+        freed = some(take(0))
+        again = some(take(BEGINS))
+        native.set_owner(nobody)
+        level = begun.allocated
+        assert (begun.requested, freed.requested, freed.allocated) == (level, level, level - 3000)
+        assert (again.requested, again.allocated) == (level - 3000, level - 3000)
+
+
+def test_counters_are_freed_with_their_functions(native: NativeRecorder) -> None:
+    with native.slot() as slot:
+        before = sys.getrefcount(Counters)
+        take, begun = slot.counting(Counters)
+        take(0)
+        del take, begun
+        assert sys.getrefcount(Counters) == before
 
 
 def test_empty_tensors_have_no_block(native: NativeRecorder) -> None:

@@ -13,7 +13,8 @@ from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import Window
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
-from cudamem_testing.windows.tracker import LATE, Span, Tracker
+from cudamem_testing.windows.spans import LATE, Span
+from cudamem_testing.windows.tracker import Tracker
 from suites.recorders.allocator import SEGMENT, Allocator
 from suites.windows.fake import FakeRecorder
 
@@ -242,29 +243,6 @@ def test_what_only_grows_counts_from_the_start(recorder: FakeRecorder) -> None:
     recorder._unknown = {"segments": 9, "retries": 4}  # type: ignore[dict-item]
     (window,) = tracker.close(span)
     assert (window.segments, window.retries) == (4, 1)
-
-
-def test_unchanged_windows_are_shared_at_one_reading() -> None:
-    """A recorder returns the same reading while nothing changes, and one window for all of them is enough."""
-
-    class Same(FakeRecorder):
-        last = Counters()
-
-        def read_and_reset_peaks(self) -> Counters | None:
-            now = super().read_and_reset_peaks()
-            self.last = self.last if now == self.last else now or Counters()
-            return self.last
-
-    recorder = Same()
-    tracker = Tracker([recorder])
-    windows = []
-    for size in (5, 100, -50):
-        recorder.allocate(size)
-        tracker.read(recorder)
-        pair = [tracker.close(tracker.open("call"))[0] for _ in range(2)]
-        assert pair[0] is pair[1]
-        windows += pair[:1]
-    assert [levels(window) for window in windows] == [(5, 5, 5, 0), (105, 105, 105, 0), (55, 55, 55, 0)]
 
 
 def test_a_recorder_that_misses_something_says_why(recorder: FakeRecorder) -> None:

@@ -1,0 +1,181 @@
+"""The phases of a test, which share their boundaries: each is read once.
+
+Most tests open no window of their own. Then no span is made, only the readings are kept until the test has ended, and
+all equal windows are one object. As soon as anything else uses the recorders in the test, such as a window or a wider
+fixture, the phases get the spans that they would have had from the beginning. PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.model.windows import SharedWindows, Window, growth_names, growths
+from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.windows.spans import Span, growth_of, measured
+from cudamem_testing.windows.tracker import Tracker
+
+WHOLE = "test"
+"""The name of the window of all phases."""
+_ALLOCATIONS = Counters._fields.index("allocations")
+Gained = tuple[Recorder, int | None, int | None]
+
+
+class Phases:
+    """Those of one test.
+
+    With ``spans`` they have them from the beginning: then their windows have the readings at their ends.
+    """
+
+    __slots__ = ("_ended", "_list", "_names", "_reads", "_shared", "_spans", "_tracker", "name")
+
+    def __init__(self, tracker: Tracker, name: str, shared: SharedWindows, *, spans: bool = False) -> None:
+        self.name = name
+        """That of the current phase, empty after the last one."""
+        self._list: list[Window] = []
+        self._tracker = tracker
+        self._shared = shared
+        self._names = [name]
+        self._spans: list[Span] = []
+        """Of the whole and of the current phase, once it is divided."""
+        self._ended: tuple[Window, ...] | None = None
+        with tracker.turn:
+            self._reads = [tracker.readings()]
+            tracker.undivided = self
+            if spans or tracker.spans:
+                tracker.fold(self._reads[0])
+                self.divide()
+
+    def next(self, name: str) -> None:
+        """Begin another phase with one reading."""
+        tracker = self._tracker
+        with tracker.turn:
+            reads = tracker.readings()  # a finalizer that runs meanwhile may divide it
+            for recorder, _ in reads:
+                if recorder.incomplete is not None:  # the phase that ends may have missed something, others not
+                    self.divide()
+            if self._spans:
+                tracker.fold(reads)
+                phase = self._spans[1]
+                self._ended = tracker.continued(phase, name, reads) if name else tracker.ended(phase, reads)
+                self._list += self._ended
+            else:
+                self._reads.append(reads)
+                self._names.append(name)
+            self.name = name
+
+    def end(self) -> None:
+        """The last phase has ended."""
+        self.next("")
+
+    def close(self, *, fresh: bool) -> tuple[Sequence[Window], tuple[Window, ...]]:
+        """The test has ended: the windows of phases and of what ran in them, and those of the whole.
+
+        Not ``fresh``: until the last reading.
+        """
+        if fresh:
+            self.divide()
+        if self._spans:
+            return self._list, self._tracker.close(self._spans[0], fresh=fresh)
+        self._tracker.undivided = None
+        key = self._key()
+        found = self._shared.tests.get(key)
+        if found is None:
+            found = self._shared.add(key, self._windows(self._names[:-1]), self._windows([WHOLE]))
+        self._list += found[0]
+        return found
+
+    @property
+    def windows(self) -> list[Window]:
+        """Those of phases that have ended, and of what ran in them: whoever asks may add more."""
+        self.divide()
+        return self._list
+
+    @property
+    def ended(self) -> tuple[Window, ...]:
+        """The windows of the phase that has ended last."""
+        if self._ended is not None:
+            return self._ended
+        return tuple(self._windows(self._names[-2:-1], len(self._reads) - 2))
+
+    def growths(self) -> list[tuple[str, int]]:
+        """Names and bytes of the growth in the phase that has ended last, as :func:`~.model.windows.growths`."""
+        if self._ended is not None:
+            return growths(self._ended)
+        found = []
+        for (recorder, start), (_, now) in zip(self._reads[-2], self._reads[-1], strict=True):
+            allocated, _, _, _, reserved, _, _, _, _, _, _, _, _ = start
+            _, peak, _, _, _, reserved_peak, _, _, _, _, _, _, _ = now
+            of_peak, of_reserved = growth_names(recorder.device)
+            if allocated is not None and peak is not None:
+                found.append((of_peak, max(0, peak - allocated)))
+            if reserved is not None and reserved_peak is not None:
+                found.append((of_reserved, max(0, reserved_peak - reserved)))
+        return found
+
+    @property
+    def whole(self) -> Span:
+        """The span of all phases."""
+        self.divide()
+        return self._spans[0]
+
+    def divide(self) -> None:
+        """Make the spans, unless that is done or the test has ended."""
+        tracker, reads = self._tracker, self._reads
+        if tracker.undivided is not self:
+            return
+        with tracker.turn:
+            tracker.undivided = None
+            self._list += self._windows(self._names[:-1])
+            if len(reads) > 1:
+                self._ended = self.ended
+            spans = [Span(WHOLE, False, reads[0])]
+            for later in reads[1:]:
+                for recorder, counters in later:
+                    spans[0].levels[recorder].fold(counters)
+            if self.name:
+                spans.append(Span(self.name, False, reads[-1]))
+            self._spans = spans
+            tracker.resume(spans, reads[-1])
+
+    def gained(self, *, fresh: bool = True) -> list[Gained]:
+        """The growth of bytes and blocks on each device since the first phase began, up to now or the last reading."""
+        with self._tracker.turn:
+            now = self._tracker.boundary() if fresh else self._tracker.last
+            starts = dict(self._reads[0])
+            for span in self._spans[:1]:
+                starts = {one: level.start for one, level in span.levels.items()}
+        found: list[Gained] = []
+        for recorder, counters in now:
+            start = starts.get(recorder)
+            if start is not None:
+                grown = growth_of(start.allocated, counters.allocated), growth_of(start.blocks, counters.blocks)
+                found.append((recorder, *grown))
+        return found
+
+    def _key(self) -> tuple[object, ...]:
+        """Equal for tests whose windows are equal, and mostly only for these."""
+        key: list[object] = [*self._names]
+        for place, (recorder, start) in enumerate(self._reads[0]):
+            key.append(recorder.device)
+            before, allocations = None, start.allocations
+            for reads in self._reads:
+                now = reads[place][1]
+                if now is not before:  # only the number of allocations differs from test to test
+                    key += now[:_ALLOCATIONS]
+                    key += now[_ALLOCATIONS + 1 :]
+                    grown = now.allocations
+                    key.append(None if grown is None or allocations is None else grown - allocations)
+                before = now
+                key.append(place)
+        return tuple(key)
+
+    def _windows(self, names: Sequence[str], first: int = 0) -> list[Window]:
+        """The windows of phases from a boundary on, on each device; that of the whole is between the first and last."""
+        found, reads = [], self._reads
+        for number, name in enumerate(names, first):
+            begin, end = (0, len(reads) - 1) if name is WHOLE else (number, number + 1)
+            for place, (recorder, start) in enumerate(reads[begin]):
+                readings = [one[place][1] for one in reads[begin + 1 : end + 1]]
+                found.append(self._shared.known[measured(name, recorder.device, start, readings, readings[-1])])
+        return found
