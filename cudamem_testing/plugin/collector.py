@@ -77,44 +77,43 @@ class Collector:
     @pytest.hookimpl(tryfirst=True)  # before others print the report
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Follow the outcome through the phases; the record arrives with teardown."""
+        about = vars(report)  # asking a report for what it lacks raises an error each time
         nodeid, when, failed = report.nodeid, report.when, report.outcome == "failed"  # not by its properties: calls
+        node = about.get("node")
         if when not in PHASES:
             if failed:
-                self._failed.crashed(nodeid, worker_of(getattr(report, "node", None)), str(report.longrepr))
+                self._failed.crashed(nodeid, worker_of(node), str(report.longrepr))
                 if self._settings.on:
                     self._outcomes.crashed(nodeid)
             return
-        node = getattr(report, "node", None)
         worker = "" if node is None else worker_of(node)
         if when != "teardown" or report.outcome != "passed":  # a teardown that passes changes no outcome
-            self._outcomes.phase(nodeid, worker, when, str(report.outcome), xfail=hasattr(report, "wasxfail"))
+            self._outcomes.phase(nodeid, worker, when, str(report.outcome), xfail="wasxfail" in about)
         if failed:
             plugins = self._config.pluginmanager
-            if hasattr(report, "cudamem_status") and not plugins.hasplugin("cudamem-statuses"):
+            if "cudamem_status" in about and not plugins.hasplugin("cudamem-statuses"):
                 plugins.register(Statuses(), "cudamem-statuses")
-        if when == "setup":  # the last attempt of a test counts
+        if when == "setup" and self._gathered.checked:  # the last attempt of a test counts
             self._gathered.checked.pop(nodeid, None)
         lines = failure_lines(report) if failed and self._shortens else None
-        if lines and when == "call" and hasattr(report, "cudamem_parts"):
-            self._shown.shorten_parameters(nodeid, lines, report.cudamem_parts)
-        checks = getattr(report, "cudamem_expected", None)
-        if checks is not None:
+        if lines and when == "call" and "cudamem_parts" in about:
+            self._shown.shorten_parameters(nodeid, lines, about["cudamem_parts"])
+        if "cudamem_expected" in about:
             from cudamem_testing.report.schema import CHECKED
 
-            found = [CHECKED.read(one, "expected") for one in json.loads(checks)]
+            found = [CHECKED.read(one, "expected") for one in json.loads(about["cudamem_expected"])]
             self._gathered.checked.setdefault(nodeid, []).extend(found)
         if when == "teardown":
             self._undelivered.pop(nodeid, None)
-            sent = getattr(report, "cudamem", ())
-            records = [one if isinstance(one, TestRecord) else _as_record(one) for one in sent]
+            records = [one if isinstance(one, TestRecord) else _as_record(one) for one in about.get("cudamem", ())]
             outcome, ended = self._outcomes.end(nodeid, worker, records)
             if not records:
                 self._failed.unmeasured(nodeid, outcome)
                 return
             if lines:
                 known = records[-1].findings
-                self._shown.shorten(nodeid, lines, [known[place] for place in getattr(report, "cudamem_shown", ())])
-            report.cudamem = ended  # type: ignore[attr-defined] # pytest keeps the report: one record is enough
+                self._shown.shorten(nodeid, lines, [known[place] for place in about.get("cudamem_shown", ())])
+            about["cudamem"] = ended  # pytest keeps the report: one record is enough
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

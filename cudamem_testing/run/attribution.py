@@ -89,7 +89,8 @@ class Attributions:
         self._ways: dict[Recorder, Attribution] = {}
         self._recorders: Sequence[Recorder] = ()
         self._all: list[Attribution] = []
-        self._begun: Sequence[Recorder] = ()
+        self.begun: Sequence[Recorder] = ()
+        """The recorders whose first test has begun."""
 
     @property
     def all(self) -> Sequence[Attribution]:
@@ -113,18 +114,17 @@ class Attributions:
     def left(self, subject: LeakSubject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
         found = {}
-        for way in self.all:
+        for way in self._all if self._recorders is self._tracker.recorders else self.all:
             left = way.left(subject, fresh=fresh)
             if left is not NOTHING and (left.blocks or left.bytes) and subject.judged(way.recorder.device):
                 found[way.recorder.device] = left
         return found
 
     def begin(self) -> None:
-        """A test begins: the first one on some devices, if there are any."""
-        if self._begun is not self._tracker.recorders:
-            self._begun = self._tracker.recorders
-            for way in self.all:
-                way.begin()
+        """The first test on some devices begins."""
+        self.begun = self._tracker.recorders
+        for way in self.all:
+            way.begin()
 
     def border(self, place: str) -> list[Finding]:
         """At the end of a module: new blocks that no finding names."""

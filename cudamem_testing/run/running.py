@@ -264,13 +264,13 @@ class ActiveTest:
             compared is not None and "retained" in compared.metrics
         )
 
-    def record(self, windows: Sequence[Window], whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
+    def record(self, windows: tuple[Window, ...], whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
         return TestRecord(
             self.nodeid,
             "unknown",
             self.attempt,
-            shared.of(windows),
+            windows,
             shared.of(whole),
             tuple(self.findings),
             self.used,

@@ -203,7 +203,8 @@ class Session:
         running.subject.undoing = undoing
         self.evidence.running = nodeid
         if self.settings.on and self.leaks is not None:
-            self.attributions.begin()
+            if self.attributions.begun is not self.tracker.recorders:
+                self.attributions.begin()
             if self._cards:
                 self.outside.begin()
         unmarked = running.override is NOTHING

@@ -68,7 +68,7 @@ class Phases:
         """The last phase has ended."""
         self.next("")
 
-    def close(self, *, fresh: bool) -> tuple[Sequence[Window], tuple[Window, ...]]:
+    def close(self, *, fresh: bool) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
         """The test has ended: the windows of phases and of what ran in them, and those of the whole.
 
         Not ``fresh``: until the last reading.
@@ -76,7 +76,8 @@ class Phases:
         if fresh:
             self.divide()
         if self._spans:
-            return self._list, self._tracker.close(self._spans[0], fresh=fresh)
+            whole = self._tracker.close(self._spans[0], fresh=fresh)
+            return self._shared.of(self._list), whole
         self._tracker.undivided = None
         key = self._key()
         found = self._shared.tests.get(key)
