@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import builtins
 import ctypes
-import functools
 import gc
 import os
 import struct
@@ -113,6 +112,19 @@ class Unread(NamedTuple):
     kinds: int
 
 
+class Counting(NamedTuple):
+    """Start and stop a watch that examines only garbage which may keep much of an owner's memory, and counts the rest.
+
+    ``start`` gets an owner and a limit in bytes, and drops earlier counts. The others are for what every test does, and
+    return whether they did it: ``resume`` does what ``start`` did before, if no other watch has been started. ``pause``
+    stops a resumed watch that saw no collection; it has nothing to take.
+    """
+
+    start: Callable[[int, int], None]
+    resume: Callable[[int, int], bool]
+    pause: Callable[[], bool]
+
+
 _COUNT, _UNREAD, _ADDRESS, _MOMENT = map(struct.Struct, ("=7Q", "=6Q", "=2Q", "=4Q"))
 Part = tuple[int, int]
 """Some of the garbage that has no reference to the rest: its fingerprint, 0 where it has none, and its objects.
@@ -142,7 +154,7 @@ class GarbageWatch:
         outside: Callable[[], None] | None = None,
         recognise: Callable[[list[object], int], bool] = lambda garbage, fingerprint: False,
     ) -> None:
-        self.kinds, self._kinds = kinds, ctypes.py_object(kinds)
+        self.kinds = kinds
         self._look, self._recognise = look, recognise
         self.gone, self.failed, self.outside = gone, failed, outside
         #: Collections until the last stop that were not examined because something held the mark: ``gc.freeze()``, a
@@ -150,7 +162,7 @@ class GarbageWatch:
         self.missed = 0
         #: Whether there was one until the last stop, since this was set to false.
         self.ran = False
-        self._begun = 0
+        self._begun: int | None = None
 
     def look(self, shown: tuple[list[object], list[int]]) -> bool:
         """Called by the library with garbage, and the numbers of its parts one after the other."""
@@ -182,45 +194,38 @@ class GarbageWatch:
             _watches.remove(self)
             library = _started[0]
             ended = library.cudamem_collector_collections() if _watches else library.cudamem_collector_end()
-            if ended != self._begun:
+            begun, self._begun = self._begun, None
+            if begun is None:
+                begun = library.cudamem_collector_begun()  # it was resumed
+            if ended != begun:
                 self.ran = True
-                self.missed += max(0, _unseen(ended - self._begun))
+                self.missed += max(0, _unseen(ended - begun))
             if _watches:
                 refresh()
+        elif not _watches:
+            for library in _started:
+                library.cudamem_collector_end()  # drops the mark that a pause has left
         return self.ran
 
     def counting(
         self, library: ctypes.PyDLL, functions: tuple[int, int], offset: int, parameter: type, cards: bytes = b""
-    ) -> Callable[[int, int], None]:
-        """A function of an owner and a limit in bytes that starts this watch and makes it examine only garbage that may
-        keep so much of the owner's memory, and each kind once; the blocks of further garbage are counted. Earlier
-        counts are dropped.
+    ) -> Counting:
+        """Have only garbage examined that may keep so much of an owner's memory, and each kind once; the blocks of
+        further garbage are counted.
 
         ``functions`` are the addresses of those of the CPU recorder that find a block and what an owner has, zeros
         without it; ``offset`` is where the object of a tensor has the address of the C++ tensor. ``cards`` has the
         numbers of the other devices that count, four bytes each.
         """
         block_at, totals = map(ctypes.c_void_p, functions)
-        tensors = ctypes.c_uint32(offset), ctypes.py_object(parameter)
-        chosen = ctypes.c_char_p(cards), ctypes.c_uint32(len(cards) // 4)
-        me = ctypes.py_object(self)
-        meter = functools.partial(library.cudamem_collector_meter, me, block_at, totals, *tensors, *chosen)
-        # Every test but the first makes one call; what ctypes would make of its arguments each time is made once.
-        again = functools.partial(library.cudamem_collector_mark_for, self._kinds, _main, me)
-        metered = False
 
-        def count(owner: int, limit: int) -> None:
-            nonlocal metered
-            begun = again(owner, limit) if metered and not _watches else -1
-            if begun >= 0:
-                _watches.append(self)
-                self._begun = begun
-            else:
-                self.start(library)
-                meter(owner, limit)
-                metered = True
+        def start(owner: int, limit: int) -> None:
+            self.start(library)
+            library.cudamem_collector_meter(
+                self, block_at, totals, offset, parameter, cards, len(cards) // 4, owner, limit
+            )
 
-        return count
+        return Counting(start, *library.cudamem_collector_functions(self, self.kinds))
 
     @staticmethod
     def look_at_all() -> None:
@@ -258,16 +263,24 @@ class GarbageWatch:
 
 _watches: list[GarbageWatch] = []
 _started: list[ctypes.PyDLL] = []
-#: The main thread of this process: asking for it takes two calls, and every test does.
-_main = ctypes.c_uint64(main_thread().ident or 0)
 
 
-def _forked() -> None:
-    _main.value = main_thread().ident or 0
+def _older_collections() -> int:
+    """How many collections of older generations there were in this process."""
+    return sum(generation["collections"] for generation in get_stats()[1:])
+
+
+#: The same where it costs least: every test asks.
+older_collections: Callable[[], int] = _older_collections
+
+
+def _set_main_thread() -> None:
+    for library in _started:
+        library.cudamem_collector_main_thread(main_thread().ident or 0)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_set_main_thread)
 
 
 def refresh() -> int:
@@ -281,26 +294,28 @@ def refresh() -> int:
     kinds = _watches[0].kinds
     if len(_watches) > 1:
         kinds = tuple({id(kind): kind for watch in _watches for kind in watch.kinds}.values())
-    counted: int = _started[0].cudamem_collector_mark(kinds, _main)
+    counted: int = _started[0].cudamem_collector_mark(kinds)
     return counted
 
 
 def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
+    global older_collections
     if not any(_is_readable() for _ in range(3)):
         raise CollectorUnreadableError(UNREADABLE)
     genuine = tuple((vars(module), name, value) for module in modules for name, value in vars(module).items())
     library.cudamem_collector_begin.argtypes = [*[ctypes.py_object] * 8, ctypes.c_int32]
-    marked = ctypes.py_object, ctypes.c_uint64
-    library.cudamem_collector_mark.argtypes = marked
-    library.cudamem_collector_mark_for.argtypes = (*marked, ctypes.py_object, ctypes.c_uint32, ctypes.c_uint64)
-    for name in ("mark", "mark_for", "seen", "collections", "end"):
+    library.cudamem_collector_mark.argtypes = [ctypes.py_object]
+    library.cudamem_collector_functions.argtypes = [ctypes.py_object, ctypes.py_object]
+    library.cudamem_collector_main_thread.argtypes = [ctypes.c_uint64]
+    library.cudamem_collector_main_thread.restype = None
+    for name in ("mark", "seen", "collections", "begun", "end"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_int64
     given = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     meter = (*given, ctypes.py_object, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
     library.cudamem_collector_meter.argtypes, library.cudamem_collector_meter.restype = meter, None
     library.cudamem_collector_has_time.restype = None
     library.cudamem_collector_took.restype = library.cudamem_collector_left.restype = ctypes.c_double
-    for name in ("unread", "counts", "addresses", "moments"):
+    for name in ("unread", "counts", "addresses", "moments", "functions", "older"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.py_object
     for name in ("counted", "unshown"):
         getattr(library, f"cudamem_collector_{name}").restype = ctypes.c_uint64
@@ -315,6 +330,8 @@ def _begin(library: ctypes.PyDLL, modules: Iterable[types.ModuleType]) -> None:
         value = object()
         library.cudamem_collector_values(_Probe(value), value, sys.version_info[1])
     _started.append(library)
+    _set_main_thread()
+    older_collections = library.cudamem_collector_older()
 
 
 def _unseen(counted: int) -> int:

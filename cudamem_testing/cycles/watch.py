@@ -21,7 +21,7 @@ from cudamem_testing.cycles.native import device_numbers, library
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.guards.imports import import_whole
 from cudamem_testing.torch_api.tensors import TensorBase, check_stored_memory, implementation_offset, parameter_class
-from cudamem_testing.unfinalized import Count, GarbageWatch, Moment, Part, Unread
+from cudamem_testing.unfinalized import Count, Counting, GarbageWatch, Moment, Part, Unread
 
 if TYPE_CHECKING:
     from cudamem_testing.cycles.draft import Draft, Question
@@ -92,8 +92,8 @@ class CycleWatch:
         self.start = functools.partial(self._watch.start, library())
         self.unshown = library().cudamem_collector_unshown
 
-    def counting(self, functions: tuple[int, int], cards: Iterable[str] = ()) -> Callable[[int, int], None] | None:
-        """A function of an owner and a limit in bytes that makes this watch examine only garbage that may keep so much.
+    def counting(self, functions: tuple[int, int], cards: Iterable[str] = ()) -> Counting | None:
+        """Have only garbage examined that may keep much.
 
         Each kind is examined once; the blocks of further garbage are counted. ``functions`` are the addresses of the
         CPU recorder's functions that find a block and what an owner has, zeros without it, ``cards`` the names of the

@@ -8,14 +8,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from functools import cache
 from typing import Any
 
+from cudamem_testing import unfinalized
 from cudamem_testing.originals import Original
 from cudamem_testing.torch_api import capturing
-from cudamem_testing.unfinalized import refresh
 
 Function = Callable[..., Any]
 
@@ -127,10 +127,9 @@ def collect_young_garbage() -> bool:
     return not capturing() and _collected_in_time(1)
 
 
-def may_have_old_garbage(before: Sequence[Mapping[str, int]]) -> bool:
-    """Whether something made since ``before`` (``gc.get_stats()``) may be in the oldest generation."""
-    pairs = zip(before[1:], Original.get_stats()[1:], strict=True)
-    return any(then["collections"] != now["collections"] for then, now in pairs)
+def may_have_old_garbage(before: int) -> bool:
+    """Whether something made since ``before`` (``older_collections()``) may be in the oldest generation."""
+    return before != unfinalized.older_collections()
 
 
 def _collected_in_time(generation: int = 2) -> bool:
@@ -144,7 +143,7 @@ def _collected_in_time(generation: int = 2) -> bool:
 def _collected(generation: int) -> bool:
     """Collect; returns whether a collection ran: none does while another thread collects, or inside a collection."""
     before = Original.get_stats()[generation]["collections"]
-    refresh()  # so that watchers see this collection
+    unfinalized.refresh()  # so that watchers see this collection
     Original.collect(generation)
     return bool(Original.get_stats()[generation]["collections"] > before)
 

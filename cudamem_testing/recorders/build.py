@@ -86,12 +86,11 @@ CARD_RECORDER = Library(
         "cpu_mutex.h",
         "cpu_stacks.h",
         "host_counters.h",
-        "python_functions.h",
     ),
     "c++20",
     ("c10", "torch_cpu"),
 )
-_PARTS = ("blocks", "garbage", "graph", "meter", "others", "python", "reading", "storages", "time")
+_PARTS = ("blocks", "counts", "garbage", "graph", "mark", "meter", "others", "python", "reading", "storages", "time")
 COLLECTOR_WATCH = Library(
     "collector_watch",
     "the watch over the garbage collector",

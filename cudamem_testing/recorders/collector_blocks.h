@@ -93,6 +93,7 @@ class Blocks {
 
   // The same for another owner.
   Blocks of(uint32_t owner) const { return Blocks(block_at_, totals_, offset_, parameter_, cards_, owner); }
+  void begin(uint32_t owner) { owner_ = owner; }
 
   // A device that counts.
   uint32_t first_device() const { return block_at_ || cards_.empty() ? 0 : cards_[0]; }

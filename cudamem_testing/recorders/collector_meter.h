@@ -59,7 +59,11 @@ class Meter {
   }
 
   // Starts again for the same watch, and for another owner.
-  void begin(uint32_t owner, uint64_t limit) { begin(watch, blocks_.of(owner), limit); }
+  void begin(uint32_t owner, uint64_t limit) {
+    if (is_used_) return begin(watch, blocks_.of(owner), limit);
+    blocks_.begin(owner);
+    limit_ = limit;
+  }
 
   void begin(Object* new_watch, Blocks blocks, uint64_t limit) {
     auto parts = std::move(parts_);
@@ -334,6 +338,7 @@ class Meter {
   }
 
   void begin(uint64_t collection) {
+    is_used_ = true;
     collection_ = collection;
     forget();
     moment_ = blocks_.now(collection);
@@ -521,6 +526,7 @@ class Meter {
   }
 
   Blocks blocks_;
+  bool is_used_ = false;                    // whether there was a collection since it began
   bool is_large_ = false, is_cut_ = false;  // whether a collection has too many objects, or was not read to the end
   uint64_t last_kind_ = 0;                  // a known one
   Unread unread_ = {};

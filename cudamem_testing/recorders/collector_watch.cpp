@@ -22,7 +22,9 @@
 #include <utility>
 #include <vector>
 
+#include "collector_counts.h"
 #include "collector_garbage.h"
+#include "collector_mark.h"
 #include "collector_meter.h"
 #include "collector_others.h"
 #include "collector_python.h"
@@ -47,14 +49,15 @@ struct Callable {
 };
 
 struct State {
-  Object *mark_class, *watches, *wanted, *callbacks, *get_stats, *get_count, *failure, *genuine;
-  Object* number;                             // the key for the number of collections in the result of `get_stats`
-  int64_t told;                               // what `collections` returned last
+  Object *watches, *wanted, *callbacks, *get_count, *failure, *genuine;
+  Collections collections;
   unsigned long main_thread;
   bool adopts;                                // dictionaries that reading creates
   Values values;
   Callable *at_garbage, *at_end;
-  Object *mark, *reference, *spent;           // `mark` is borrowed: it holds itself; `spent` is of the last one
+  Mark mark;
+  Object* resumed;                            // the watch that was resumed, if nothing but that has started it
+  int64_t begun;                              // what `collections` was then
   std::vector<Object*> looked;                // watches that wait for the end of this collection
   std::vector<Object*> after;                 // watches with something to do after the collection
   std::deque<Raised> raised;                  // errors of signal handlers
@@ -241,44 +244,11 @@ bool call(Object* watch, const char* name, Object* argument) {
   return false;
 }
 
-void make_mark() {
-  Object* mark = PyObject_CallNoArgs(state.mark_class);
-  if (mark && PyObject_SetAttrString(mark, "me", mark) == 0) {
-    state.reference = PyWeakref_NewRef(mark, &state.at_garbage->base);
-    state.mark = state.reference ? mark : nullptr;
-    if (!state.reference) PyObject_SetAttrString(mark, "me", &_Py_NoneStruct);
-  }
-  if (mark) Py_DecRef(mark);
-  PyErr_Clear();
-}
-
-void break_mark() {
-  Object* const mark = state.mark;
-  Object* const reference = state.reference;
-  state.mark = state.reference = nullptr;
-  if (state.spent) Py_DecRef(state.spent);
-  state.spent = reference;  // one that is freed inside the collection is counted as garbage
-  if (mark) PyObject_SetAttrString(mark, "me", &_Py_NoneStruct);
-  PyErr_Clear();
-}
-
 // The number of collections of this process, also before anything was watched, in the upper half; in the lower half the
-// number of those in which no mark was found. No collection starts meanwhile, although the call makes objects.
+// number of those in which no mark was found.
 int64_t collections() {
-  const int enabled = PyGC_Disable();
-  int64_t every = 0;
-  Object* stats = PyObject_CallNoArgs(state.get_stats);
-  for (ssize_t i = 0, size = stats ? PyList_Size(stats) : -1; i < size; ++i) {
-    Object* const number = PyDict_GetItem(PyList_GetItem(stats, i), state.number);
-    every += number ? PyLong_AsLong(number) : 0;
-  }
-  if (stats) {
-    state.told = (every << 32) + every - static_cast<int64_t>(state.seen);
-    Py_DecRef(stats);
-  }
-  PyErr_Clear();
-  if (enabled) PyGC_Enable();
-  return state.told;
+  const int64_t every = state.collections.count().every;
+  return (every << 32) + every - static_cast<int64_t>(state.seen);
 }
 
 // Raises the kept errors, in the main thread between two bytecodes, and calls what watches do after the collection.
@@ -385,7 +355,7 @@ bool look(Garbage& garbage) {
       looks = true;
       const bool answer = call_with(watch, "recognise", objects, {{fingerprint, objects.size()}});
       if (state.adopts) {
-        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark, state.values, &places);
+        const std::vector<Garbage::Made>& found = garbage.adopt(state.mark.object(), state.values, &places);
         made->insert(made->end(), found.begin(), found.end());
       }
       return answer;
@@ -449,7 +419,7 @@ bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
     state.meter.meet(garbage, &met);
     return time.passed() > (!met.is_old ? kList : met.is_known && met.has_wanted ? kListKnown : kListPlain);
   };
-  Garbage::Listed listed = garbage.list(state.mark, most, is_over);
+  Garbage::Listed listed = garbage.list(state.mark.object(), most, is_over);
   if (garbage.objects().empty()) return false;
   const bool whole = is_whole();
   const bool is_part = listed == Garbage::Listed::kPart;
@@ -467,7 +437,7 @@ bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
     }
   }
   if (is_part && met.is_known && garbage.objects().size() <= most) {  // its blocks are of a new kind
-    listed = garbage.list(state.mark, most, [&] { return time.passed() > kList; });
+    listed = garbage.list(state.mark.object(), most, [&] { return time.passed() > kList; });
   }
   if (listed == Garbage::Listed::kPart) {
     state.meter.pass_over(garbage, state.seen, garbage.objects().size() > most);
@@ -479,7 +449,7 @@ bool read(Garbage& garbage, const Stopwatch& time, bool has_time) {
 }
 
 Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
-  if (!state.mark || args[0] != state.reference) return none();
+  if (!state.mark.is_found_by(args[0])) return none();
   const Stopwatch time;
   ++state.seen;
   const Quiet quiet;
@@ -492,15 +462,14 @@ Object* at_garbage(Object*, Object* const* args, size_t, Object*) {
     const bool has_time = state.has_time || has_other_watch();
     const bool needs_look = read(garbage, time, has_time);
     const Hurry hurry(has_time ? nullptr : &time);
-    if (needs_look && look(garbage) && state.adopts) garbage.adopt(state.mark, state.values);
+    if (needs_look && look(garbage) && state.adopts) garbage.adopt(state.mark.object(), state.values);
     take_signals();
     if ((!state.looked.empty() || !state.raised.empty() || state.meter.waits()) &&
         PyList_Append(state.callbacks, &state.at_end->base) == 0) {
       state.ending = true;
     }
   }
-  break_mark();
-  make_mark();
+  state.mark.renew();
   PyErr_Clear();
   if (state.ending) others.wait_longer();
   state.took = time.passed();
@@ -523,6 +492,45 @@ Object* at_end(Object* self, Object* const*, size_t, Object*) {
   PyErr_Clear();
   return none();
 }
+
+void want(Object* wanted) {
+  Py_IncRef(wanted);
+  if (state.wanted) Py_DecRef(state.wanted);
+  state.wanted = wanted;
+}
+
+// Starts a watch again, for the memory of another owner and a limit. Returns whether it did: not if there is another
+// watch, if it was not metered last, or if the owner is below zero. `self` is the watch, and what it wants.
+Object* resume(Object* self, Object* const* args, ssize_t) {
+  Object* const watch = PyTuple_GetItem(self, 0);
+  const long long owner = PyLong_AsLongLong(args[0]), limit = PyLong_AsLongLong(args[1]);
+  if (owner < 0 || limit < 0 || state.meter.watch != watch || PyList_Size(state.watches) > 0) return PyBool_FromLong(0);
+  if (PyList_Append(state.watches, watch) != 0) return nullptr;
+  want(PyTuple_GetItem(self, 1));
+  state.has_time = false;
+  state.meter.begin(static_cast<uint32_t>(owner), static_cast<uint64_t>(limit));
+  if (!state.mark.show()) {
+    const Quiet quiet;
+    state.mark.renew();
+  }
+  state.resumed = watch;
+  state.begun = collections();
+  return PyBool_FromLong(1);
+}
+
+// Stops a watch that was resumed, if it is the only one and there was no collection; returns whether it did. The mark
+// stays for the next time, and no collection sees it until then.
+Object* pause(Object* self, Object* const*, ssize_t) {
+  Object* const watch = PyTuple_GetItem(self, 0);
+  const bool is_alone = state.resumed == watch && PyList_Size(state.watches) == 1 && PyList_GetItem(state.watches, 0) == watch;
+  if (!is_alone || collections() != state.begun) return PyBool_FromLong(0);
+  if (PyList_SetSlice(state.watches, 0, 1, nullptr) != 0) return nullptr;
+  state.resumed = nullptr;
+  state.mark.hide();
+  return PyBool_FromLong(1);
+}
+
+Object* older_collections(Object*, Object* const*, ssize_t) { return PyLong_FromLongLong(state.collections.count().older); }
 
 Member members[] = {{"__vectorcalloffset__", kSizeMember, offsetof(Callable, call), kReadOnly, nullptr}, {}};
 Slot slots[] = {{kCall, reinterpret_cast<void*>(&PyVectorcall_Call)}, {kMembers, members}, {}};
@@ -551,29 +559,28 @@ EXPORT int32_t cudamem_collector_begin(Object* mark_class, Object* watches, Obje
     Py_IncRef(one);
   }
   Others::begin(collect);
-  state.mark_class = mark_class;
+  state.mark.begin(mark_class, &state.at_garbage->base);
+  state.collections.begin(get_stats);
   state.watches = watches;
   state.callbacks = callbacks;
-  state.get_stats = get_stats;
   state.get_count = get_count;
-  state.number = PyUnicode_FromString("collections");
   state.failure = failure;
   state.genuine = genuine;
   state.adopts = adopts != 0;
   return 0;
 }
 
+// The main thread is the one that runs signal handlers.
+EXPORT void cudamem_collector_main_thread(uint64_t main_thread) { state.main_thread = static_cast<unsigned long>(main_thread); }
+
 // Replaces the mark with a young one, because an earlier collection may have skipped the old one. The classes in the
-// tuple `wanted` are those whose instances are searched for. `main_thread` is the one that runs signal handlers.
-// Returns how many collections there were so far (see `collections`).
-EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
+// tuple `wanted` are those whose instances are searched for. Returns how many collections there were so far (see
+// `collections`).
+EXPORT int64_t cudamem_collector_mark(Object* wanted) {
   const Quiet quiet;
-  Py_IncRef(wanted);
-  if (state.wanted) Py_DecRef(state.wanted);
-  state.wanted = wanted;
-  state.main_thread = static_cast<unsigned long>(main_thread);
-  break_mark();
-  make_mark();
+  state.resumed = nullptr;
+  want(wanted);
+  state.mark.renew();
   return collections();
 }
 
@@ -581,9 +588,35 @@ EXPORT int64_t cudamem_collector_mark(Object* wanted, uint64_t main_thread) {
 EXPORT int64_t cudamem_collector_end() {
   const Quiet quiet;
   const int64_t found = collections();
-  break_mark();
+  state.resumed = nullptr;
+  state.mark.drop();
   return found;
 }
+
+// How many collections there were when a watch was resumed last.
+EXPORT int64_t cudamem_collector_begun() { return state.begun; }
+
+// Functions of a watch, which are called with positional arguments: `resume` and `pause`.
+EXPORT Object* cudamem_collector_functions(Object* watch, Object* wanted) {
+  static Method resumes = cudamem::method("resume", &resume), pauses = cudamem::method("pause", &pause);
+  Object* const kept = PyTuple_Pack(2, watch, wanted);
+  Object* const made = kept ? PyCFunction_NewEx(&resumes, kept, nullptr) : nullptr;
+  Object* const other = kept ? PyCFunction_NewEx(&pauses, kept, nullptr) : nullptr;
+  Object* const both = made && other ? PyTuple_Pack(2, made, other) : nullptr;
+  for (Object* one : {kept, made, other}) {
+    if (one) Py_DecRef(one);
+  }
+  return both;
+}
+
+// A function without arguments that returns how many collections of older generations there were so far.
+EXPORT Object* cudamem_collector_older() {
+  static Method method = cudamem::method("older_collections", &older_collections);
+  return PyCFunction_NewEx(&method, nullptr, nullptr);
+}
+
+// Whether that is read where the collector keeps it if `reads` is not 0, else a function of Python is called; for tests.
+EXPORT int32_t cudamem_collector_reads_counts(int32_t reads) { return state.collections.set_reads(reads != 0); }
 
 // Where reading makes dictionaries: see `Values`.
 EXPORT void cudamem_collector_values(Object* probe, Object* value, int32_t version) {
@@ -611,15 +644,6 @@ EXPORT void cudamem_collector_meter(Object* watch, Meter::BlockAt block_at, Mete
   Object* const metered = watch == &_Py_NoneStruct ? nullptr : watch;
   state.has_time = false;
   state.meter.begin(metered, block_at, totals, impl_offset, parameter, cards, count, owner, limit);
-}
-
-// Sets the mark, and measures for another owner what it has measured for the same watch; -1 if that was another watch.
-EXPORT int64_t cudamem_collector_mark_for(Object* wanted, uint64_t main_thread, Object* watch, uint32_t owner,
-                                          uint64_t limit) {
-  if (state.meter.watch != watch) return -1;
-  state.has_time = false;
-  state.meter.begin(owner, limit);
-  return cudamem_collector_mark(wanted, main_thread);
 }
 
 // Whether allocations of cards are counted here, as of the CPU.

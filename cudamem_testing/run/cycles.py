@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.leaks import LeakCheck
     from cudamem_testing.run.running import LeakSubject
-    from cudamem_testing.unfinalized import Unread
+    from cudamem_testing.unfinalized import Counting, Unread
     from cudamem_testing.verdicts.cycles import CycleFindings
     from cudamem_testing.windows.tracker import Tracker
 
@@ -69,6 +69,10 @@ class CycleCheck:
         self._before = 0.0
         self._skipped = self._missed = self._cut = self._stopped = 0
         self._has_time = self._counts_now = False
+        #: How a watch begins and ends where the test before had nothing to be judged; native functions.
+        self._resume: Callable[[int, int], bool] | None = None
+        self._pause: Callable[[], bool] = bool
+        self._owned, self._unowned = Device("cpu"), 0
 
     @cached_property
     def _findings(self) -> CycleFindings:
@@ -92,7 +96,7 @@ class CycleCheck:
         return next(filter(None, map(_of_cpu, self._tracker.recorders)), None)
 
     @cached_property
-    def _counts(self) -> Callable[[int, int], None] | None:
+    def _counts(self) -> Counting | None:
         devices = [recorder.device for recorder in self._tracker.recorders]
         functions = (0, 0) if self._counting is None else self._counting.addresses()
         if self._counting is None and any(device.is_cpu for device in devices):
@@ -105,15 +109,24 @@ class CycleCheck:
 
     def begin(self, subject: LeakSubject) -> None:
         """A test begins."""
-        self._subject, self._before = subject, self._watch.seconds
+        # Every test does this: most of them with nothing but a native function.
+        self._subject, resume = subject, self._resume
+        if resume is None or not resume(subject.owner.numbers.get(self._owned, self._unowned), self._limit):
+            self._begin_anew(subject)
+
+    def _begin_anew(self, subject: LeakSubject) -> None:
+        """A test begins, and the one before was judged, or there was none."""
+        self._resume = None
+        self._before = self._watch.seconds
         self._skipped = self._cut = self._stopped = 0
         self._has_time = False
         self._small.clear()
         self._stacks.clear()  # their numbers are valid until the recorder drops some, between tests
         self._problems.clear()
         if self.watches:
+            was_counting = self._counts_now
             try:
-                if not self._counts_now:  # else it is started when it counts
+                if not was_counting:  # else it is started when it counts
                     self._watch.start()
                 counts = self._counts
             except Exception as error:  # no compiler, another build of Python, or another torch: it stays so
@@ -122,36 +135,39 @@ class CycleCheck:
                 return
             self._counts_now = False
             if counts is not None:
-                owner = 0 if self._counting is None else subject.owner.numbers.get(self._counting.device)
-                if owner is None:
+                if self._counting is not None:
+                    self._owned, self._unowned = self._counting.device, -1
+                owner = subject.owner.numbers.get(self._owned, self._unowned)
+                if owner < 0:
                     self._watch.start()
                     self._watch.look_at_all()
                 else:
-                    counts(owner, self._limit)
+                    if not (was_counting and counts.resume(owner, self._limit)):
+                        counts.start(owner, self._limit)
                     self._counts_now = True
+                    self._resume, self._pause = counts.resume, counts.pause
 
     def begun(self, subject: LeakSubject) -> None:
         """The test is about to be settled; torch may have been imported during it."""
         if self._subject is None:
             self.begin(subject)
+        self._resume = None
         self._has_time = True  # no code of the test waits for it
         self._watch.has_time()
 
     def drop(self) -> None:
         """The test is over, and its cycles are not judged."""
         self._watch.stop()
-        self._subject = None
+        self._subject = self._resume = None
         self._explained = set()
         with suppress(Exception):  # what could not be judged is reported by the caller
             self._watch.take()
 
     def is_quiet(self, subject: LeakSubject) -> bool:
         """Whether there was no collection in a test that is over and retains nothing; then it is judged."""
-        if subject is not self._subject or self._watch.stop():
+        if subject is not self._subject or (not self._pause() and self._watch.stop()):
             return False
         self._subject = None
-        if self._explained:
-            self._explained = set()
         return True
 
     def judge(self, asked: str | None, failed: bool) -> list[Finding]:
@@ -161,7 +177,8 @@ class CycleCheck:
         cycles.
         """
         ran, subject = self._watch.stop(), self._subject
-        self._subject, self._explained = None, set()
+        self._subject = self._resume = None
+        self._explained = set()
         if not ran:
             return []
         record = None if subject is None else functools.partial(self._leaks.record, subject, self._note_stopped)
@@ -210,6 +227,7 @@ class CycleCheck:
         """Finds the cycles of a block inside a test; the test itself is not judged by them."""
         from cudamem_testing.run.region import Region
 
+        self._resume = None  # it reads stacks
         return Region(self._watch, lambda: self._ask(None))
 
     def _note(self, error: BaseException) -> None:

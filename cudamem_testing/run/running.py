@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cudamem_testing import unfinalized
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.override import NOTHING, Override
 from cudamem_testing.model.records import Exhibit, TestRecord
-from cudamem_testing.originals import Original
 from cudamem_testing.safe_access import is_one_of
 from cudamem_testing.windows.owners import Owner
 
@@ -34,8 +34,8 @@ class LeakSubject:
     a limit. ``undoing`` finds the wider fixture that will undo what a path leads to. ``keepers`` returns objects of
     pytest that may keep what the test made: its item, and the fixtures that it used. ``unjudged`` gets the kinds of
     findings of which there may be more than were found, ``leaked`` the blocks of findings that fail. ``collector`` is
-    how often the collector had run when it began, ``examples`` are those that a library made of the test. A wider
-    fixture is a subject of its own, without phases.
+    how many collections of older generations there were when it began, ``examples`` are those that a library made of
+    the test. A wider fixture is a subject of its own, without phases.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class LeakSubject:
         self.undoing: Callable[[Path], Fixture | None] = lambda path: None
         self.unjudged: set[Kind] = set()
         self.leaked: list[Entrusted] = []
-        self.collector: Sequence[Mapping[str, int]] = Original.get_stats()
+        self.collector = unfinalized.older_collections()
         self.examples: Examples | None = None
 
 

@@ -26,6 +26,7 @@ WORKING = {
     "show.pages.Listing": "elements of a page, made while it is written",
     "simulated._Entered": "the cards that are in place, with the library that simulates them",
     "records.known.Evidence": "what a run says about causes, with the functions that tell",
+    "unfinalized.Counting": "functions of a watch",
     "cycles.draft.Question": "what is looked for, with the functions that tell",
     "cycles.draft.Found": "a cycle of garbage that still exists, with what tells whether it was freed",
     "cycles.explain._Group": "what a component keeps, while it is explained",
