@@ -17,6 +17,8 @@
 #include <deque>
 #include <random>
 
+#include "python_model.h"
+
 namespace {
 
 // A fork may not allocate under GCC's address sanitizer: another thread may have held the lock of its allocator.
@@ -211,6 +213,14 @@ int main(int, char** arguments) {
   std::vector<Event> events(5000);
   std::vector<uint32_t> owners{0};
   const int observer = cudamem_acquire_slot();
+  Modelled counters;  // in the place of a class
+  Object* const reader = cudamem_reader_functions(observer, &counters);
+  Object* const take = modelled(reader)->items[0];
+  Object* const begun_with = modelled(reader)->items[1];
+  Object* const owning = cudamem_owner_functions();
+  Object* const enter_new_owner = modelled(owning)->items[0];
+  Object* const set_owner = modelled(owning)->items[1];
+  Object* const owns = modelled(owning)->items[2];
   int rounds = 0, children = 0;
   const auto is_over = [&] {
     const auto lasted = std::chrono::steady_clock::now() - begun;
@@ -223,7 +233,7 @@ int main(int, char** arguments) {
     Refusal refusal;
     uint64_t first, total, counts[2];
     const WithGil held(gil);
-    switch (random() % 13) {
+    switch (random() % 15) {
       case 0: cudamem_read(observer, random() % 2, &reading); break;
       case 1: read_stacks(blocks); break;
       case 2: cudamem_trim_stacks(); break;
@@ -231,8 +241,8 @@ int main(int, char** arguments) {
       case 4: cudamem_restart_events(random() % 3 ? 4096 : 0); break;
       case 5: cudamem_events(0, events.data(), events.size(), &first, &total); break;
       case 6:
-        owners.push_back(cudamem_new_owner());
-        cudamem_set_owner(owners[random() % owners.size()]);
+        owners.push_back(random() % 2 ? cudamem_new_owner() : static_cast<uint32_t>(call(enter_new_owner, {})));
+        if (call(set_owner, {owners[random() % owners.size()]}) < 0) fail("an owner is unknown");
         break;
       case 7: cudamem_owner_totals(owners[random() % owners.size()], &totals); break;
       case 8: cudamem_set_recording(random() % 8 != 0, random() % 4 != 0); break;
@@ -242,7 +252,12 @@ int main(int, char** arguments) {
         cudamem_refusal(&refusal);
         cudamem_stack_counts(counts);
         break;
-      case 12:
+      case 12: call(take, {static_cast<long long>(random() % 2 * kBegins + kAnyway)}); break;
+      case 13:
+        call(begun_with, {});
+        if (call(owns, {owners[random() % owners.size()]}) < 0) fail("an owner is unknown");
+        break;
+      case 14:
         if (kForks && random() % 20 == 0) {
           std::fflush(stdout);
           const pid_t process = fork();
@@ -261,6 +276,9 @@ int main(int, char** arguments) {
   users_cache.clear();
 
   const WithGil held(gil);
+  Py_DecRef(reader);
+  Py_DecRef(owning);
+  if (counters.references != 1) fail("counters are kept");
   cudamem_install();
   cudamem_set_limit(-1);
   cudamem_set_recording(0, 0);
