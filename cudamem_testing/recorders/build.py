@@ -86,6 +86,7 @@ CARD_RECORDER = Library(
         "cpu_mutex.h",
         "cpu_stacks.h",
         "host_counters.h",
+        "python_functions.h",
     ),
     "c++20",
     ("c10", "torch_cpu"),
