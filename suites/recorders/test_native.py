@@ -106,6 +106,36 @@ def test_requested_bytes_leave_out_what_others_free(native: NativeRecorder) -> N
         assert (again.requested, again.allocated) == (level - 3000, level - 3000)
 
 
+def test_a_finalizer_may_read_during_a_reading(native: NativeRecorder) -> None:
+    """Making counters may collect garbage, on Python up to 3.11; both readings have what was read for them."""
+
+    class Reads:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            inner.append(some(take(0)))
+
+    inner: list[Counters] = []
+    threshold = gc.get_threshold()
+    with native.slot() as slot:
+        take, _ = slot.counting(Counters)
+        level = some(take(BEGINS)).allocated or 0
+        try:
+            with CollectorPaused():
+                Reads()
+                passing = block(5000)
+                del passing
+                gc.set_threshold(1, *threshold[1:])
+            outer = some(take(0))
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        assert [one.allocated_peak for one in inner] == [level]
+        assert outer.allocated_peak == level + 5000
+        assert take(0) == inner[0]
+
+
 def test_counters_are_freed_with_their_functions(native: NativeRecorder) -> None:
     with native.slot() as slot:
         before = sys.getrefcount(Counters)
