@@ -5,15 +5,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.remarks import Remark, Tied
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.show.notebook import InNotebook
+from cudamem_testing.show.notebook import shown
 
 if TYPE_CHECKING:  # what is made inside a collection needs neither facts nor words
-    from cudamem_testing.model.facts import CycleKept, KeptBy
+    from cudamem_testing.model.facts import CycleKept
     from cudamem_testing.show.diagrams import Diagram
 
 #: Tensors that are named, and lines that allocated them.
@@ -88,8 +89,7 @@ class KeptTensor(NamedTuple):
         return f"{self.name} {self.shape}".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle(InNotebook):
+class Cycle(NamedTuple):
     """One cycle, and what it kept from being freed.
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
@@ -107,10 +107,10 @@ class Cycle(InNotebook):
     harness: Remark | None = None
     closed_by: str | None = None
     hanging: int = 0
-    count: int = 1
-    diagram: Diagram | None = field(default=None, compare=False, repr=False)
+    count: int = 1  # type: ignore[assignment] # not the method of tuples
+    diagram: Diagram | None = None
     plain: bool = False
-    origin: Origin = field(default=Origin(), compare=False, repr=False)
+    origin: Origin = Origin()
     estimated: bool = False
     tied: Tied | None = None
 
@@ -126,35 +126,29 @@ class Cycle(InNotebook):
 
     def on(self, device: str) -> Cycle:
         """The same cycle with what it kept on one device."""
-        return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.device == device))
+        return self._replace(tensors=tuple(tensor for tensor in self.tensors if tensor.device == device))
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The chain and what it kept: the part that stays the same while lines of source move."""
-        from cudamem_testing.wording.cycles import chain_lines
-
-        return (*chain_lines(self.chain), self.keeps)
+        return (*_wording().chain_lines(self.chain), self.keeps)
 
     @property
     def keeps(self) -> str:
         """``keeps 48.0 MiB in 12 tensors: layer.0.weight float32[1024, 1024], ...``."""
-        from cudamem_testing.wording.cycles import keeps
-
-        return keeps(self._named, len(self.tensors), self.bytes)
+        return str(_wording().keeps(self._named, len(self.tensors), self.bytes))
 
     @property
     def text(self) -> str:
         """At most ten lines: the chain, what it keeps, where that was allocated, what closes it."""
-        from cudamem_testing.wording.cycles import cycle_lines
-
-        return "\n".join(cycle_lines(self.fact, self.bytes))
+        return "\n".join(_wording().cycle_lines(self.fact, self.bytes))
 
     @property
     def fact(self) -> CycleKept:
         """The fact for a finding."""
-        from cudamem_testing.model.facts import CycleKept
+        from cudamem_testing.model.facts import CycleKept, KeptBy
 
-        kept = len(self.tensors), self._places()
+        kept = len(self.tensors), tuple(KeptBy(line, names) for line, names in self._places())
         closed = self.closed_by, self.hanging
         said = CycleKept(self.chain, self._named, *kept, *closed, times=self.count, estimated=self.estimated)
         return said if self.tied is None else replace(said, tied=self.tied)
@@ -163,16 +157,14 @@ class Cycle(InNotebook):
     def _named(self) -> tuple[str, ...]:
         return tuple(filter(None, map(str, self.tensors[:NAMED])))
 
-    def _places(self) -> tuple[KeptBy, ...]:
+    def _places(self) -> list[tuple[str, tuple[str, ...]]]:
         """The first lines that allocated, each with the names of its tensors as far as they are known."""
-        from cudamem_testing.model.facts import KeptBy
-
         places: dict[str, list[str]] = {}
         for tensor in self.tensors:
             if tensor.allocated:
                 names = places.setdefault(tensor.allocated, [])
                 names += [tensor.name] if tensor.name else []
-        return tuple(KeptBy(line, tuple(dict.fromkeys(names))) for line, names in [*places.items()][:PLACES])
+        return [(line, tuple(dict.fromkeys(names))) for line, names in [*places.items()][:PLACES]]
 
     def dot(self) -> str:
         """The objects of the cycle and what leads to its tensors, for Graphviz."""
@@ -191,6 +183,16 @@ class Cycle(InNotebook):
     def __str__(self) -> str:
         return self.text
 
+    def _repr_html_(self) -> str:
+        return shown(self)
+
+
+def _wording() -> ModuleType:
+    """What makes text of a cycle: few runs find one."""
+    from cudamem_testing.wording import cycles
+
+    return cycles
+
 
 def merged(cycles: list[Cycle]) -> list[Cycle]:
     """Cycles of one signature as one, the largest first."""
@@ -202,8 +204,7 @@ def merged(cycles: list[Cycle]) -> list[Cycle]:
         largest = max(group, key=lambda one: one.bytes / one.count)
         rest = [tensor for one in group if one is not largest for tensor in one.tensors]
         found.append(
-            replace(
-                largest,
+            largest._replace(
                 tensors=(*largest.tensors, *rest),
                 count=sum(one.count for one in group),
                 estimated=any(one.estimated for one in group),

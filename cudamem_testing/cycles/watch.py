@@ -40,9 +40,9 @@ def _prepare(*, draws: bool) -> None:
 
         _loaded.extend((explain, allocations, memory))
     if draws:
-        from cudamem_testing.cycles import draw
+        from cudamem_testing.cycles import draw, recorded
 
-        _loaded.append(draw)
+        _loaded.extend((draw, recorded))
 
 
 class CycleWatch:
@@ -197,8 +197,8 @@ class CycleWatch:
 
 
 def _every_tensor(root: str, kind: type | None) -> Question:
-    from cudamem_testing.cycles.allocations import recorded_allocations
     from cudamem_testing.cycles.draft import Question
+    from cudamem_testing.cycles.recorded import recorded_allocations
     from cudamem_testing.model.stacks import Locator
 
     return Question(Locator(root), allocated=recorded_allocations(), kind=kind)
