@@ -97,7 +97,8 @@ class Cycle(NamedTuple):
     positions; ``plain`` is whether it names builtin containers alone. ``project`` is whether the project made it rather
     than a library, ``harness`` the part of the test harness in it. ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``estimated`` where that follows from blocks which do not agree on it;
-    ``tensors`` is what all of them kept. ``tied`` is what no weak reference breaks in it.
+    ``tensors`` is what all of them kept. ``tied`` is what no weak reference breaks in it. Cycles are compared without
+    their ``diagram`` and their ``origin``.
     """
 
     chain: tuple[str, ...]
@@ -108,11 +109,11 @@ class Cycle(NamedTuple):
     closed_by: str | None = None
     hanging: int = 0
     count: int = 1  # type: ignore[assignment] # not the method of tuples
-    diagram: Diagram | None = None
     plain: bool = False
-    origin: Origin = Origin()
     estimated: bool = False
     tied: Tied | None = None
+    diagram: Diagram | None = None
+    origin: Origin = Origin()
 
     @property
     def bytes(self) -> int:
@@ -180,11 +181,27 @@ class Cycle(NamedTuple):
 
         return self.diagram or Diagram()
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Cycle and self[:_COMPARED] == other[:_COMPARED]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:_COMPARED])
+
+    def __repr__(self) -> str:
+        values = zip(self._fields[:_COMPARED], self, strict=False)
+        return f"Cycle({', '.join(f'{name}={value!r}' for name, value in values)})"
+
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
         return shown(self)
+
+
+_COMPARED = Cycle._fields.index("diagram")
 
 
 def _wording() -> ModuleType:
