@@ -26,7 +26,7 @@ from cudamem_testing.guards import (
     stand_in,
     thawed,
 )
-from cudamem_testing.guards.imports import import_whole
+from cudamem_testing.guards.imports import import_whole, own_imports
 
 
 def original(number: int, *, times: int = 1) -> int:
@@ -257,6 +257,64 @@ def test_an_environment_variable_comes_back(monkeypatch: pytest.MonkeyPatch, bef
     assert os.environ["CUDAMEM_GUARD"] == "new"
     restore()
     assert os.environ.get("CUDAMEM_GUARD") == before
+
+
+class Asked:
+    """A finder that finds nothing."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        self.names.append(name)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a package with the name ``own_modules``, beside a module ``of_others``."""
+    folder = tmp_path / "own_modules"
+    folder.mkdir()
+    for file in (folder / "__init__.py", tmp_path / "of_others.py"):
+        file.touch()
+    (folder / "plain.py").write_text("import gc\n\ncollects = gc.isenabled()\n")
+    (folder / "finds.py").write_text("import sys\n\nsys.meta_path.append('of a module')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own_modules")
+    return folder
+
+
+def test_own_modules_are_imported_without_other_finders(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Asked()
+    before = [other, *sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", before)
+    with own_imports("own_modules"):
+        plain = importlib.import_module("own_modules.plain")
+        importlib.import_module("of_others")
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("own_modules.missing")
+    assert (plain.__file__, plain.collects, gc.isenabled()) == (str(own / "plain.py"), False, True)
+    assert other.names == ["of_others", "own_modules.missing"]
+    assert sys.meta_path is before
+    assert before[0] is other
+
+
+def test_a_finder_of_an_imported_module_stays(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [*sys.meta_path]
+    wanted = [*before, "of a module"]
+    monkeypatch.setattr(sys, "meta_path", before)
+    with own_imports("own_modules"):
+        importlib.import_module("own_modules.finds")
+    assert sys.meta_path is before
+    assert before == wanted
+
+
+def test_other_finders_that_were_set_meanwhile_stay(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    wanted = [Asked(), *sys.meta_path]
+    with own_imports("own_modules"):
+        sys.meta_path = [wanted[0], *sys.meta_path]
+    assert sys.meta_path == wanted
+    assert gc.isenabled()
 
 
 def test_no_collection_starts_amid_an_import_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

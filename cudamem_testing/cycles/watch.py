@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cudamem_testing.cycles.native import device_numbers, library
-from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.guards.imports import import_whole
+from cudamem_testing.guards.imports import import_whole, own_imports
 from cudamem_testing.torch_api.tensors import TensorBase, check_stored_memory, implementation_offset, parameter_class
 from cudamem_testing.unfinalized import Count, Counting, GarbageWatch, Moment, Part, Unread
 
@@ -40,9 +39,9 @@ def _prepare(*, draws: bool) -> None:
 
         _loaded.extend((explain, allocations, memory))
     if draws:
-        from cudamem_testing.cycles import draw
+        from cudamem_testing.cycles import draw, recorded
 
-        _loaded.append(draw)
+        _loaded.extend((draw, recorded))
 
 
 class CycleWatch:
@@ -86,7 +85,7 @@ class CycleWatch:
     def _start(self) -> None:
         check_stored_memory()
         import_whole(__package__.partition(".")[0])  # examining imports, and must not meet a partly imported module
-        with CollectorPaused():  # garbage that exists already counts
+        with own_imports():  # garbage that exists already counts
             _prepare(draws=self._draws)
             self._watch.start(library(), (builtins, gc, os, time, functools))
         self.start = functools.partial(self._watch.start, library())
@@ -197,8 +196,8 @@ class CycleWatch:
 
 
 def _every_tensor(root: str, kind: type | None) -> Question:
-    from cudamem_testing.cycles.allocations import recorded_allocations
     from cudamem_testing.cycles.draft import Question
+    from cudamem_testing.cycles.recorded import recorded_allocations
     from cudamem_testing.model.stacks import Locator
 
     return Question(Locator(root), allocated=recorded_allocations(), kind=kind)

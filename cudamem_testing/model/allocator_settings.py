@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 INTERVALS = 16
 _PAIR = re.compile(r"\s*(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorSettings:
+class AllocatorSettings(NamedTuple):
     """Sizes in bytes; 0 is torch's default. ``divisions`` are of powers of two, from 1 MiB up."""
 
     text: str = ""

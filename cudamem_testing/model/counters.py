@@ -4,8 +4,7 @@ Names are those of ``torch.cuda.memory_stats``. Sizes are bytes. ``None`` means 
 the recorder does not know it; ``notes`` give the reason. PYTEST_DONT_REWRITE
 """
 
-from __future__ import annotations
-
+# Annotations are not postponed here: Python compiles the text of each field of a named tuple.
 from typing import NamedTuple
 
 

@@ -191,7 +191,7 @@ def _place(stack: Stack) -> tuple[Frame | None, _Call]:
     if not stack.frames:
         return None, ("", None)
     caller = None if stack.library else stack.called_from
-    return stack.where, (stack.library, caller and replace(caller, function=""))
+    return stack.where, (stack.library, caller and caller._replace(function=""))
 
 
 def _row(frame: Frame, calls: Mapping[_Call, list[int]]) -> LiveRow:

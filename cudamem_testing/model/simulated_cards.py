@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cudamem_testing.model.devices import Device, parse_selection
 from cudamem_testing.model.sizes import format_size, parse_size
@@ -18,8 +18,7 @@ SIMULATED = "simulated"
 MOST_CARDS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class CardModel:
+class CardModel(NamedTuple):
     """What a program can ask of a card; sizes in bytes.
 
     ``context`` is what the driver and the context of one process take of the card, outside torch's allocator.
@@ -62,12 +61,11 @@ LEAST = CARDS[DEFAULT].context + 2 * MIB
 _SPEC = re.compile(r"(?:(\d{1,2})x)?([\w.\-]+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
+class Cards(NamedTuple):
     """Some cards of one model."""
 
     model: CardModel
-    count: int = 1
+    count: int = 1  # type: ignore[assignment] # not the method of tuples
 
     @classmethod
     def parse(cls, text: str) -> Cards:
@@ -104,7 +102,7 @@ class Cards:
 def _of_size(size: int) -> CardModel:
     base = CARDS[DEFAULT]
     key = format_size(size).replace(" ", "").replace(".0", "")
-    return replace(base, key=key, name=f"Simulated {key}", memory=size)
+    return base._replace(key=key, name=f"Simulated {key}", memory=size)
 
 
 def selected(text: str) -> tuple[str | Device, Cards | None]:

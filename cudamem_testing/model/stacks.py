@@ -11,8 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cudamem_testing.model.source import equal_lines_above, source_line
 from cudamem_testing.show.printable import one_line
@@ -21,16 +20,15 @@ Origin = Literal["project", "library", "generated"]
 RawFrame = tuple[str, int, str]
 
 NO_STACK = "(no Python stack)"
-_PACKAGES = re.compile(r"(?:.*[/\\])?(?:site|dist)-packages[/\\]")
-_LIBRARY = re.compile(r"(?:.*[/\\])?lib[/\\]python3\.\d+t?[/\\]")  # the standard library of another machine
+_PACKAGES = r"(?:.*[/\\])?(?:site|dist)-packages[/\\]"
+_LIBRARY = r"(?:.*[/\\])?lib[/\\]python3\.\d+t?[/\\]"  # the standard library of another machine
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # `sysconfig` takes a millisecond to say the same
 _PASSING_ON = ("torch/utils/_device.py", "torch/overrides.py")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One call: a path relative to the project or to its library, a line (0 if unknown), a qualified name.
 
     Frames from a :class:`Locator` are safe to show: control characters in names are escaped.
@@ -51,8 +49,7 @@ class Frame:
         return f"{place} in {self.function}" if self.function else place
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(NamedTuple):
     """Calls from the innermost outwards; empty if the recorder had none."""
 
     frames: tuple[Frame, ...] = ()
@@ -128,7 +125,6 @@ class Stack:
         return "\n".join(map(str, self.frames)) or NO_STACK
 
 
-@dataclass(slots=True)
 class Locator:
     """Turns raw frames into :class:`Frame` objects for a project whose root folder is ``root``.
 
@@ -137,9 +133,12 @@ class Locator:
     people run tests against neighbouring checkouts.
     """
 
-    root: str
-    _files: dict[str, tuple[str, Origin]] = field(default_factory=dict, repr=False)
-    _frames: dict[RawFrame, Frame] = field(default_factory=dict, repr=False)
+    __slots__ = ("_files", "_frames", "root")
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._files: dict[str, tuple[str, Origin]] = {}
+        self._frames: dict[RawFrame, Frame] = {}
 
     def frame(self, raw: RawFrame) -> Frame:
         """One raw frame, shortened and marked."""
@@ -193,7 +192,7 @@ class Locator:
         if file.startswith("<") or not file:
             return _locate_without_file(file)
         file = _whole(file, self.root)
-        package = _PACKAGES.match(file)
+        package = re.match(_PACKAGES, file)
         if package is not None:
             return _slashes(file[package.end() :]), "library"
         if "torchinductor_" in file:
@@ -207,7 +206,7 @@ class Locator:
         prefix = self.root.rstrip("/\\") + os.sep
         if self.root and file.startswith(prefix):
             return _slashes(file[len(prefix) :]), "project"
-        library = _LIBRARY.match(file)
+        library = re.match(_LIBRARY, file)
         if library is not None:
             return _slashes(file[library.end() :]), "library"
         return "/".join(_slashes(file).split("/")[-2:]), "project"

@@ -1,7 +1,6 @@
 """Measured spans. PYTEST_DONT_REWRITE"""
 
-from __future__ import annotations
-
+# Annotations are not postponed here: Python compiles the text of each field of a named tuple.
 from collections.abc import Callable, Iterable
 from functools import cache
 from operator import itemgetter

@@ -53,7 +53,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
         early_config.add_cleanup(simulate(early_config, cards))
     if accounts_early(early_config):
-        from cudamem_testing.recorders.early import EarlyRecorder
+        from cudamem_testing.guards.imports import own_imports
+
+        with own_imports():
+            from cudamem_testing.recorders.early import EarlyRecorder
 
         early = early_config.stash[keys.EARLY] = EarlyRecorder()
         early_config.add_cleanup(early.close)
@@ -191,9 +194,9 @@ def _choose_card(config: pytest.Config, *, limited: bool) -> None:
 
 
 def _start(config: pytest.Config, settings: Settings) -> None:
-    from cudamem_testing.guards import CollectorPaused
+    from cudamem_testing.guards.imports import own_imports
 
-    with CollectorPaused():  # its modules create permanent objects
+    with own_imports():
         from cudamem_testing.plugin.start import start
 
         hooks = start(config, settings)

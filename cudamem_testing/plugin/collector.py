@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,6 @@ from cudamem_testing.plugin.failures import PHASES, RunFailures, worker_of
 from cudamem_testing.plugin.items import failure_lines
 from cudamem_testing.plugin.run_coverage import is_whole, whole_paths
 from cudamem_testing.plugin.settings import runs_tests
-from cudamem_testing.report.terminal import summary_lines
 from cudamem_testing.run.gathered import Gathered
 from cudamem_testing.run.outcomes import Outcomes
 from cudamem_testing.run.process_summary import process_summary
@@ -99,9 +99,7 @@ class Collector:
         if lines and when == "call" and "cudamem_parts" in about:
             self._shown.shorten_parameters(nodeid, lines, about["cudamem_parts"])
         if "cudamem_expected" in about:
-            from cudamem_testing.report.schema import CHECKED
-
-            found = [CHECKED.read(one, "expected") for one in json.loads(about["cudamem_expected"])]
+            found = [_schema().CHECKED.read(one, "expected") for one in json.loads(about["cudamem_expected"])]
             self._gathered.checked.setdefault(nodeid, []).extend(found)
         if when == "teardown":
             self._undelivered.pop(nodeid, None)
@@ -135,10 +133,9 @@ class Collector:
         if keys.USAGE_OUTPUT in output:
             raise pytest.UsageError(output[keys.USAGE_OUTPUT])
         from cudamem_testing.plugin.worker import KEY
-        from cudamem_testing.report.schema import PROCESS
 
         if KEY in output:
-            self._gathered.add(PROCESS.read(output[KEY], "what a worker has sent"))
+            self._gathered.add(_schema().PROCESS.read(output[KEY], "what a worker has sent"))
             self._collected.add(output[KEY]["collected"])
         problems, fails = output.get(keys.PROBLEMS_OUTPUT, ((), False))
         self._config.stash.setdefault(keys.PROBLEMS, []).extend(problems)
@@ -178,6 +175,8 @@ class Collector:
             return
         top = 0 if self._quiet else self._settings.top
         if not self._quiet or self._gathered.has_news or run.is_partly_unchecked or run.has_findings:
+            from cudamem_testing.report.terminal import summary_lines
+
             run = run._replace(failures=())  # pytest has shown them
             terminalreporter.write_sep("=", "cudamem summary")
             width = min(terminalreporter._tw.fullwidth, 120)
@@ -206,9 +205,14 @@ def is_terminal(reporter: pytest.TerminalReporter) -> bool:
     return bool(reporter.isatty)
 
 
+def _schema() -> ModuleType:
+    """What reads the records of workers and checked texts: few runs have any."""
+    from cudamem_testing.report import schema
+
+    return schema
+
+
 def _as_record(sent: Any) -> TestRecord:
     """The record that a worker has sent."""
-    from cudamem_testing.report.schema import TEST
-
-    record: TestRecord = TEST.read(sent, "the record of a test")
+    record: TestRecord = _schema().TEST.read(sent, "the record of a test")
     return record

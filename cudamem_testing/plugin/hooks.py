@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cudamem_testing import torch_api
+from cudamem_testing.guards.imports import own_imports
 from cudamem_testing.model.findings import Finding, Kind, Severity
 from cudamem_testing.model.nodeids import file_of
 from cudamem_testing.model.override import NOTHING
@@ -79,7 +80,8 @@ class Hooks:
         """
         if runs_tests(self._config):
             try:
-                self.session.prepare()
+                with own_imports():
+                    self.session.prepare()
             except Exception as error:
                 from cudamem_testing.wording.runs import unmeasurable
 

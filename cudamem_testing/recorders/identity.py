@@ -18,7 +18,7 @@ from cudamem_testing.model.simulated_cards import CARDS
 from cudamem_testing.model.sizes import count
 from cudamem_testing.torch_api.process import torch
 
-_THREADS = re.compile(r"\d+ threads?")
+_THREADS = r"\d+ threads?"
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
@@ -57,7 +57,7 @@ def allocator_settings(environ: os._Environ[str] | dict[str, str]) -> list[str]:
 
 def without_threads(identity: str) -> str:
     """The identity without its number of threads."""
-    return ", ".join(part for part in identity.split(", ") if not _THREADS.fullmatch(part))
+    return ", ".join(part for part in identity.split(", ") if not re.fullmatch(_THREADS, part))
 
 
 def is_real_card_of(real: str, simulated: str) -> bool:

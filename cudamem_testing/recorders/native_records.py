@@ -5,8 +5,7 @@ Each tuple unpacks from the C structure of the same meaning (native.py lists the
 PYTEST_DONT_REWRITE
 """
 
-from __future__ import annotations
-
+# Annotations are not postponed here: Python compiles the text of each field of a named tuple.
 from collections.abc import Callable, Iterable
 from itertools import islice
 from types import CodeType

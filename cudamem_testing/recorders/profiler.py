@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from cudamem_testing import torch_api
 from cudamem_testing.guards import Function, Patches
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
+from cudamem_testing.torch_api.profiler import memory_profiler_config, profiler_modules
 
 PARTLY = "measured by torch's profiler: other threads and older blocks are not seen"
 TAKEN = "measured until another profiler started, and unknown from there on"
@@ -33,7 +33,7 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         self._taken = False
         self._allocated = 0
         self._allocations = 0
-        modules = torch_api.profiler_modules()
+        modules = profiler_modules()
         if modules is not None:
             newer, older = modules
             self._disable = older._disable_profiler_legacy
@@ -97,7 +97,7 @@ class ProfilerRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     def _start(self) -> None:
         if self._awake and not self._taken and self._enable is not None:
             try:
-                self._enable(torch_api.memory_profiler_config())
+                self._enable(memory_profiler_config())
             except RuntimeError:  # another profiler runs around the test
                 self._taken = True
             else:

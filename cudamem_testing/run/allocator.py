@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable
 
 from cudamem_testing import torch_api
-from cudamem_testing.model.allocator_settings import AllocatorSettings
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.cards import SHARE
 from cudamem_testing.safe_access import error_text
@@ -68,6 +67,8 @@ def _of_environment() -> float:
     share = os.environ.get(SHARE)
     if share is not None:
         return float(share)
+    from cudamem_testing.model.allocator_settings import AllocatorSettings
+
     try:
         given = AllocatorSettings.read(os.environ).fraction
     except ValueError:  # torch refuses them, too

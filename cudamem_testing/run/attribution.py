@@ -10,11 +10,10 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cudamem_testing.model.records import LedgerEntry
 from cudamem_testing.recorders.base import NOTHING, Owned
-from cudamem_testing.run.by_address import ByAddress
 from cudamem_testing.run.by_owner import ByOwner
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.findings import Finding
     from cudamem_testing.recorders.base import Recorder
+    from cudamem_testing.run.by_address import ByAddress
     from cudamem_testing.run.evidence import Evidence
     from cudamem_testing.run.running import Fixture, LeakSubject
     from cudamem_testing.windows.owners import Owner, Owners
@@ -106,10 +106,12 @@ class Attributions:
         return next(one for one in self.all if one.recorder.device == device)
 
     def recorded(self, subject: LeakSubject) -> dict[str, ByAddress]:
-        """The devices, by name, whose record will have all events of a test when it ends."""
+        """The devices, by name, whose record will have all events of a test when it ends; their blocks record no
+        owner.
+        """
         if subject.phases is None:
             return {}
-        return {str(one.recorder.device): one for one in self.all if isinstance(one, ByAddress) and one.keeps_events}
+        return {str(one.recorder.device): cast("ByAddress", one) for one in self.all if one.recorder.keeps_events}
 
     def left(self, subject: LeakSubject, *, fresh: bool = True) -> Left:
         """What a subject retains on each device where it is not nothing, now or at the tracker's last read."""
@@ -149,6 +151,8 @@ class Attributions:
         if recorder.tells_owners:
             return ByOwner(recorder, self._tracker, self._owners, self._evidence)
         if recorder.tells_blocks:
+            from cudamem_testing.run.by_address import ByAddress
+
             return ByAddress(recorder, self._tracker, self._evidence)
         from cudamem_testing.run.by_storage import ByStorage  # few runs need it
 

@@ -39,11 +39,6 @@ class ByAddress(WithoutOwners):
         self._ledger = evidence.ledger
         self._nobodys: set[int] | None = None  # addresses without an owner at the last border
 
-    @property
-    def keeps_events(self) -> bool:
-        """Whether the record has the events since the start of the test."""
-        return self.recorder.keeps_events
-
     def left(self, subject: LeakSubject, *, fresh: bool) -> Owned:
         """The growth of the counters; for a fixture whose counters do not balance, its blocks."""
         if subject.fixture is not None:

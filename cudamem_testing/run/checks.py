@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cudamem_testing.run.cycles import CycleCheck
 from cudamem_testing.run.leaks import LeakCheck
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from cudamem_testing.windows.tracker import Tracker
 
 
-class Checks(NamedTuple):
-    """Those of a session."""
-
-    leaks: LeakCheck
-    cycles: CycleCheck
-    pools: PoolCheck
-    retained: Retained
-
-
 def checks(
     settings: Settings,
     tracker: Tracker,
@@ -34,9 +25,9 @@ def checks(
     attributions: Attributions,
     ignore_below: Callable[[Device], int],
     notes: list[str],
-) -> Checks:
+) -> tuple[LeakCheck, CycleCheck, PoolCheck, Retained]:
     """Make them; ``notes`` are those of the run."""
     leaks = LeakCheck(tracker, evidence, attributions, ignore_below, settings.ignore)
     cycles = CycleCheck(tracker, leaks, ignore_below, evidence, notes, settings.ignore)
     pools = PoolCheck(tracker, evidence)
-    return Checks(leaks, cycles, pools, Retained(settings, tracker, leaks, cycles))
+    return leaks, cycles, pools, Retained(settings, tracker, leaks, cycles)

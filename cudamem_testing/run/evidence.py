@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.stacks import Locator
 from cudamem_testing.run.ledger import Ledger
 from cudamem_testing.safe_access import error_text
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
     from cudamem_testing.model.evidence import NoEvidence
+    from cudamem_testing.model.findings import Finding
     from cudamem_testing.model.windows import Window
     from cudamem_testing.recorders.capture import Capture
     from cudamem_testing.run.curves import Curves

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cudamem_testing.windows.spans import Span
 
 #: The fixtures that pytest makes of ``setup_module``, ``setup_class``, ``setUpClass`` and ``setUpModule``.
-_OF_A_CLASS = re.compile(r"_(?:xunit|unittest)_(?P<function>\w+?)_fixture_(?P<owner>.+)")
+_OF_A_CLASS = r"_(?:xunit|unittest)_(?P<function>\w+?)_fixture_(?P<owner>.+)"
 
 
 class Definition(Protocol):
@@ -105,5 +105,5 @@ class MeasuredFixtures:
 
 def label_of(name: str) -> tuple[str, str]:
     """The label of a fixture as an owner of memory, and its name."""
-    match = _OF_A_CLASS.fullmatch(name)
+    match = re.fullmatch(_OF_A_CLASS, name)
     return (f"fixture {name!r}", name) if match is None else (f"{match['function']} of {match['owner']}",) * 2

@@ -15,7 +15,12 @@ class InNotebook:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return f'<pre style="{_LOOK}">{html.escape(printable(str(self)))}</pre>'
+        return shown(self)
+
+
+def shown(result: object) -> str:
+    """The text of a result, escaped, in type of one width: what its ``_repr_html_`` gives to a notebook."""
+    return f'<pre style="{_LOOK}">{html.escape(printable(str(result)))}</pre>'
 
 
 def framed(page: str, height: int = 620) -> str:

@@ -2,7 +2,8 @@
 
 What is exported here has torch from :mod:`.process`, which imports it when a function needs it, so that a run without
 torch does not; the modules that read live objects or see operators, :mod:`.tensors`, :mod:`.nodes` and
-:mod:`.dispatch`, import it and are for code that runs only if torch is imported. If a function is missing, the caller
+:mod:`.dispatch`, import it and are for code that runs only if torch is imported. :mod:`.profiler` and :mod:`.operators`
+are imported by what records programs, because few runs do. If a function is missing, the caller
 gets ``None`` (or an empty answer) and says in a note what is then unknown.
 
 | call | first seen | if it is missing |
@@ -108,26 +109,7 @@ from cudamem_testing.torch_api.history import (
     snapshot,
     stop_history,
 )
-from cudamem_testing.torch_api.operators import has_kernel, operator_schemas
 from cudamem_testing.torch_api.process import bindings, imported, load, version
-from cudamem_testing.torch_api.profiler import (
-    EventTypes,
-    disable_profiler,
-    dtype_name,
-    event_tree,
-    event_types,
-    finished_results,
-    let_callers_go,
-    memory_profiler_config,
-    new_profiler,
-    older_profiler_is_running,
-    older_profiler_stays,
-    prepared_by_another,
-    profiler_is_running,
-    profiler_keeps_callers,
-    profiler_modules,
-    strided_bytes,
-)
 
 __all__ = [
     "ACCELERATOR_PEAK_RESET",
@@ -136,7 +118,6 @@ __all__ = [
     "SIMULATED",
     "SIMULATED_TRAP",
     "Accelerator",
-    "EventTypes",
     "SettingsFunctions",
     "SimulatedTrap",
     "Stats",
@@ -152,35 +133,19 @@ __all__ = [
     "cuda_function",
     "cuda_initialized",
     "current_stream",
-    "disable_profiler",
-    "dtype_name",
     "empty_cache",
-    "event_tree",
-    "event_types",
-    "finished_results",
     "fork_check",
     "graph_class",
-    "has_kernel",
     "history_enabled",
     "history_starter",
     "imported",
     "is_out_of_memory",
     "lazy_without_compiler",
-    "let_callers_go",
     "load",
     "memory_fraction",
     "memory_in_use",
-    "memory_profiler_config",
-    "new_profiler",
     "observe_out_of_memory",
-    "older_profiler_is_running",
-    "older_profiler_stays",
-    "operator_schemas",
     "other_accelerator",
-    "prepared_by_another",
-    "profiler_is_running",
-    "profiler_keeps_callers",
-    "profiler_modules",
     "set_allocator_settings",
     "set_memory_fraction",
     "settings_functions",
@@ -188,7 +153,6 @@ __all__ = [
     "simulated_trap",
     "snapshot",
     "stop_history",
-    "strided_bytes",
     "synchronize",
     "synchronize_accelerator",
     "take_workspaces",

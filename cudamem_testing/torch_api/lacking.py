@@ -9,7 +9,7 @@ from types import ModuleType
 
 from cudamem_testing.torch_api.process import version
 
-_IMPORTED = re.compile(r"cannot import name '(\w+)' from '(torch[\w.]*)'")
+_IMPORTED = r"cannot import name '(\w+)' from '(torch[\w.]*)'"
 
 
 class TorchLacksError(RuntimeError):
@@ -40,7 +40,7 @@ def lacks(capability: str, name: str) -> TorchLacksError:
 def missing_name(error: BaseException) -> str | None:
     """The name that torch lacks, as in ``torch._C._is_cow_tensor``; ``None`` for any other error."""
     if isinstance(error, ImportError):
-        found = _IMPORTED.search(str(error))
+        found = re.search(_IMPORTED, str(error))
         return None if found is None else f"{found[2]}.{found[1]}"
     owner = getattr(error, "obj", None)
     if isinstance(owner, ModuleType):

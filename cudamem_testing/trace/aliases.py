@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
-from cudamem_testing.torch_api import operator_schemas
+from cudamem_testing.torch_api.operators import operator_schemas
 from cudamem_testing.trace.flow import CREATED, FREED, MEMORY, Node, NodeDraft, Touches, Use, replay
 from cudamem_testing.trace.graph import DataFlow
 from cudamem_testing.trace.records import Operator, PythonCall, Region, Storage, Trace

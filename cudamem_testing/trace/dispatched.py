@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cudamem_testing.torch_api import EventTypes, event_types
+from cudamem_testing.torch_api.profiler import EventTypes, event_types
 from cudamem_testing.trace.records import Allocation, Dispatched, Storage, Trace
 
 if TYPE_CHECKING:

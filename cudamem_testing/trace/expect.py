@@ -18,7 +18,7 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.model.stacks import Stack
 from cudamem_testing.records.expected.check import Actual, Compare, assert_text
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.torch_api import has_kernel
+from cudamem_testing.torch_api.operators import has_kernel
 from cudamem_testing.trace.aliases import fold_device_families
 from cudamem_testing.trace.categories import Categories
 from cudamem_testing.trace.category_text import category_rows

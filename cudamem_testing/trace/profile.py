@@ -36,7 +36,8 @@ from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.windows import Window
 from cudamem_testing.safe_access import is_a
 from cudamem_testing.show.usage import hide_wrong_arguments
-from cudamem_testing.torch_api import (
+from cudamem_testing.torch_api.calls import DispatchedCalls
+from cudamem_testing.torch_api.profiler import (
     disable_profiler,
     event_tree,
     finished_results,
@@ -47,7 +48,6 @@ from cudamem_testing.torch_api import (
     profiler_is_running,
     profiler_keeps_callers,
 )
-from cudamem_testing.torch_api.calls import DispatchedCalls
 from cudamem_testing.trace.categories import Categories, categories
 from cudamem_testing.trace.dispatched import dispatched, sightings
 from cudamem_testing.trace.expect import Expectations

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from cudamem_testing.guards import CollectorPaused
-from cudamem_testing.torch_api import EventTypes, dtype_name, event_types, strided_bytes
+from cudamem_testing.torch_api.profiler import EventTypes, dtype_name, event_types, strided_bytes
 from cudamem_testing.trace.records import (
     Allocation,
     Argument,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cudamem_testing.torch_api import operator_schemas
+from cudamem_testing.torch_api.operators import operator_schemas
 from cudamem_testing.trace.records import Signature, Storage
 
 _NOTHING = type(None)

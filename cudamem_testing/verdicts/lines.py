@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
 from cudamem_testing.model.baselines import TOP, PeakLine
@@ -155,4 +155,4 @@ def _call(stack: Stack) -> str:
     if line is None:
         call = stack.library.rpartition(" ")[2]
         return "backward" if call == ENGINE[1] else call
-    return str(replace(line, file=line.file.rpartition("/")[2]))
+    return str(line._replace(file=line.file.rpartition("/")[2]))

@@ -24,7 +24,8 @@ OWN = {
     ("objects/index.py", "isinstance"): "ids that the search collected",
     ("objects/names.py", "repr"): "values that are exactly of a built-in class",
     ("cycles/source.py", "isinstance"): "nodes of a syntax tree",
-    ("cycles/allocations.py", "isinstance"): "frames of a recorder",
+    ("cycles/recorded.py", "isinstance"): "frames of a recorder",
+    ("cycles/results.py", "hash"): "texts and numbers of a result",
 }
 
 

@@ -29,11 +29,9 @@ WORKING = {
     "unfinalized.Counting": "functions of a watch",
     "cycles.draft.Question": "what is looked for, with the functions that tell",
     "cycles.draft.Found": "a cycle of garbage that still exists, with what tells whether it was freed",
-    "cycles.explain._Group": "what a component keeps, while it is explained",
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",
     "cycles.source._Stores": "pieces of a parsed file, while lines are looked for",
     "cycles.words.Hop": "a reference between two live objects, while it is put into words",
-    "run.checks.Checks": "those of a session, with all they use",
     "run.example_bodies.Body": "the body of a test, while its examples run",
     "ranks.processes.Started": "a process of the running test",
     "run.examples.Examples": "those of the running test, with its parts",
@@ -221,4 +219,4 @@ def test_results_of_the_model_are_frozen_and_slotted() -> None:
         if short(kind).startswith("model.") and dataclasses.is_dataclass(kind)
         if not kind.__dataclass_params__.frozen or not hasattr(kind, "__slots__")
     ]
-    assert loose == ["model.stacks.Locator"]  # it remembers what it has shortened
+    assert loose == []

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.autograd import profiler, profiler_legacy
 
-from cudamem_testing import torch_api
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.recorders.profiler import PARTLY, TAKEN, ProfilerRecorder
 from cudamem_testing.windows.tracker import Tracker
@@ -171,7 +170,7 @@ def test_a_hard_limit_is_refused(recorder: ProfilerRecorder) -> None:
 
 
 def test_a_torch_without_the_profiler_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_api, "profiler_modules", lambda: None)
+    monkeypatch.setattr("cudamem_testing.recorders.profiler.profiler_modules", lambda: None)
     recorder = ProfilerRecorder()
     recorder.wake(limited=True)
     assert recorder.read_and_reset_peaks() is None

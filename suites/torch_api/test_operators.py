@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.torch_api import has_kernel, operator_schemas
+from cudamem_testing.torch_api.operators import has_kernel, operator_schemas
 
 
 @pytest.mark.parametrize(

@@ -11,28 +11,41 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from cudamem_testing import torch_api
+from cudamem_testing.torch_api.profiler import (
+    disable_profiler,
+    event_tree,
+    event_types,
+    finished_results,
+    let_callers_go,
+    memory_profiler_config,
+    new_profiler,
+    older_profiler_is_running,
+    older_profiler_stays,
+    profiler_is_running,
+    profiler_keeps_callers,
+    profiler_modules,
+)
 from cudamem_testing.torch_api.tensors import StoredMemory
 
 
 def test_the_profiler_of_this_torch_can_be_used() -> None:
-    assert torch_api.profiler_modules() == (torch.autograd.profiler, sys.modules["torch.autograd.profiler_legacy"])
+    assert profiler_modules() == (torch.autograd.profiler, sys.modules["torch.autograd.profiler_legacy"])
 
 
 def test_a_torch_without_the_older_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("torch.autograd.profiler_legacy._enable_profiler_legacy")
-    assert torch_api.profiler_modules() is None
+    assert profiler_modules() is None
 
 
 def test_the_classes_of_events_are_those_of_a_profile() -> None:
-    types = torch_api.event_types()
-    assert not torch_api.profiler_is_running()
-    profiler = torch_api.new_profiler()
-    assert torch_api.finished_results(profiler) is None
+    types = event_types()
+    assert not profiler_is_running()
+    profiler = new_profiler()
+    assert finished_results(profiler) is None
     with profiler:
-        assert torch_api.profiler_is_running()
+        assert profiler_is_running()
         torch.ones(2).add_(1)
-    pending = [*torch_api.event_tree(torch_api.finished_results(profiler))]
+    pending = [*event_tree(finished_results(profiler))]
     seen = set()
     while pending:
         event = pending.pop()
@@ -42,34 +55,34 @@ def test_the_classes_of_events_are_those_of_a_profile() -> None:
 
 
 def test_a_profiler_that_was_left_running_is_stopped() -> None:
-    torch_api.disable_profiler()  # nothing runs: nothing happens
-    profiler = torch_api.new_profiler()
+    disable_profiler()  # nothing runs: nothing happens
+    profiler = new_profiler()
     profiler.__enter__()
-    torch_api.disable_profiler()
+    disable_profiler()
     assert not torch._C._autograd._profiler_enabled()
-    assert not torch_api.profiler_is_running()
+    assert not profiler_is_running()
 
 
 def test_the_older_profiler_is_recognised_and_left_alone() -> None:
-    modules = torch_api.profiler_modules()
+    modules = profiler_modules()
     assert modules is not None
     older = modules[1]
-    assert not torch_api.older_profiler_is_running()
-    older._enable_profiler_legacy(torch_api.memory_profiler_config())
+    assert not older_profiler_is_running()
+    older._enable_profiler_legacy(memory_profiler_config())
     try:
-        assert torch_api.older_profiler_is_running()
-        assert not torch_api.profiler_is_running()
-        torch_api.disable_profiler()
-        assert torch_api.older_profiler_is_running()
-        assert torch_api.older_profiler_stays()
-        assert torch_api.older_profiler_is_running()
+        assert older_profiler_is_running()
+        assert not profiler_is_running()
+        disable_profiler()
+        assert older_profiler_is_running()
+        assert older_profiler_stays()
+        assert older_profiler_is_running()
     finally:
         older._disable_profiler_legacy()
-    assert not torch_api.older_profiler_stays()
+    assert not older_profiler_stays()
 
 
 def test_the_profiler_releases_what_it_recorded() -> None:
-    profiler = torch_api.new_profiler()
+    profiler = new_profiler()
     tensor = torch.ones(4)
     memory = StoredMemory(tensor)
     with profiler:
@@ -107,9 +120,9 @@ def test_no_module_or_optimizer_is_kept_for_its_calls(monkeypatch: pytest.Monkey
     layer, nested, broken = torch.nn.Linear(1, 1), Nested(), Broken()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     objects = (layer, nested, broken, optimizer)
-    keeps = torch_api.profiler_keeps_callers()
+    keeps = profiler_keeps_callers()
     before = references(objects)
-    with torch_api.new_profiler() as profiler:
+    with new_profiler() as profiler:
         layer(nested(200)).sum().backward()
         thread = threading.Thread(target=layer, args=(torch.ones(1),))
         thread.start()
@@ -117,7 +130,7 @@ def test_no_module_or_optimizer_is_kept_for_its_calls(monkeypatch: pytest.Monkey
         with pytest.raises(ValueError):
             broken()
         optimizer.step()
-    roots = torch_api.event_tree(torch_api.finished_results(profiler))
+    roots = event_tree(finished_results(profiler))
     calls = [1, 201, 1, 1]  # those in threads that started later are not recorded
     if not keeps:
         monkeypatch.setattr("cudamem_testing.torch_api.profiler.profiler_keeps_callers", lambda: True)
@@ -127,5 +140,5 @@ def test_no_module_or_optimizer_is_kept_for_its_calls(monkeypatch: pytest.Monkey
                 take(id(one))
         del one
     assert [new - old for new, old in zip(references(objects), before, strict=True)] == calls
-    torch_api.let_callers_go(roots)
+    let_callers_go(roots)
     assert references(objects) == before

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cudamem_testing.torch_api import EventTypes
+from cudamem_testing.torch_api.profiler import EventTypes
 from cudamem_testing.trace.reader import read_events
 from cudamem_testing.trace.records import Trace
 

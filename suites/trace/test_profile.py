@@ -11,7 +11,7 @@ import torch
 from torch.profiler import profile
 
 from cudamem_testing.recorders.profiler import TAKEN, ProfilerRecorder
-from cudamem_testing.torch_api import memory_profiler_config, older_profiler_is_running, profiler_is_running
+from cudamem_testing.torch_api.profiler import memory_profiler_config, older_profiler_is_running, profiler_is_running
 from cudamem_testing.torch_api.tensors import StoredMemory
 from cudamem_testing.trace.profile import MemoryProfile, from_profile
 from cudamem_testing.trace.records import PythonCall

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import _memory_profiler as oracle
 
-from cudamem_testing.torch_api import operator_schemas
+from cudamem_testing.torch_api.operators import operator_schemas
 from cudamem_testing.trace.records import Signature, Storage
 from cudamem_testing.trace.schemas import READ, UNKNOWN, WRITTEN, Effect, Effects, _takes, effect_of
 

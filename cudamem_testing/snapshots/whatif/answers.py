@@ -151,7 +151,7 @@ class _Asking:
             yield self._answer("start", words, self._packed, settings)
         if not settings.expandable:
             expandable = settings.named(expandable_segments="True")
-            yield self.setting(replace(settings, text=expandable, expandable=True))
+            yield self.setting(settings._replace(text=expandable, expandable=True))
             splits = [_split(settings, size) for size in SPLITS if size * MIB != settings.max_split]
             yield self.setting(min(splits, key=self._rank))
         low = low_points(self._prepared)
@@ -207,7 +207,7 @@ class _Asking:
 
     def run(self, job: Job, settings: AllocatorSettings, what: str = "") -> Ran:
         """What a replay comes to; one whose outcome is known already is not made again."""
-        plain = replace(settings, text="", max_split=settings.max_split if _matters(settings, job) else 0)
+        plain = settings._replace(text="", max_split=settings.max_split if _matters(settings, job) else 0)
         key = id(job), plain
         if key not in self._known:
             if what:
@@ -244,7 +244,7 @@ def _matters(settings: AllocatorSettings, job: Job) -> bool:
 
 
 def _split(settings: AllocatorSettings, size: int) -> AllocatorSettings:
-    return replace(settings, text=settings.named(max_split_size_mb=str(size)), max_split=size * MIB)
+    return settings._replace(text=settings.named(max_split_size_mb=str(size)), max_split=size * MIB)
 
 
 def low_points(prepared: Prepared) -> tuple[int, ...]:
