@@ -265,6 +265,8 @@ class _Switch:
 class CollectorPaused(ContextDecorator):
     """Pause automatic collection inside, for work that creates many small objects without cycles."""
 
+    __slots__ = ("_enabled",)
+
     def __enter__(self) -> None:
         self._enabled = gc.isenabled()
         gc.disable()

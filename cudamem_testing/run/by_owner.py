@@ -76,7 +76,7 @@ class ByOwner:
         """Live blocks by owner; owners of nothing are left out."""
         found: dict[str, Owned] = {}
         for number, label in self._owners.names.items():
-            if (owned := self.recorder.owned(number)).blocks:
+            if self.recorder.owns(number) and (owned := self.recorder.owned(number)).blocks:
                 before = found.get(label, NOTHING)
                 found[label] = Owned(before.bytes + owned.bytes, before.blocks + owned.blocks)
         return found

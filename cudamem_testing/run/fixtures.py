@@ -45,7 +45,7 @@ class MeasuredFixtures:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._set_up: dict[Definition, Fixture] = {}
-        self.ending: dict[Definition, tuple[Fixture, Span, Callable[[], None]]] = {}
+        self.ending: dict[Definition, tuple[Fixture, Span, Callable[[], object]]] = {}
         """Those whose finalizers have begun and whose teardown has not ended."""
 
     @contextmanager

@@ -163,7 +163,7 @@ class Gathered:
 
     def _has_records(self, nodeids: Iterable[str]) -> bool:
         """Whether there is a folder of recorded things beside one of the files of some ids."""
-        folders = {os.path.dirname(file_of(nodeid)) for nodeid in nodeids}
+        folders = {*map(os.path.dirname, {*map(file_of, nodeids)})}
         return any((self._root / folder / FOLDER).is_dir() for folder in folders)
 
 

@@ -24,8 +24,8 @@ class Outcomes:
     def __init__(self, gathered: Gathered, *, each: bool) -> None:
         self._gathered = gathered
         self._each = each
-        self._running: dict[tuple[str, str], str] = {}
-        """Of tests that began and have not ended, by id and worker."""
+        self.running: dict[tuple[str, str], str] = {}
+        """Of tests that began and have not ended, by id and worker: where all phases have passed, ``passed``."""
         self._places: dict[str, list[int]] = {}
         """Where the records of each worker are."""
         self.seen: set[str] = set()
@@ -34,18 +34,14 @@ class Outcomes:
     def phase(self, nodeid: str, worker: str, when: str, result: str, *, xfail: bool) -> None:
         """A phase of a test has ended; ``xfail`` is whether pytest expected it to fail."""
         key = nodeid, worker
-        before = self._running.get(key)
-        if result != "passed" or xfail or before not in (None, "passed"):
-            self._running[key] = outcome_after(before, when, result, xfail=xfail)
-        elif before is None:
-            self._running[key] = "passed"
+        self.running[key] = outcome_after(self.running.get(key), when, result, xfail=xfail)
 
     def end(self, nodeid: str, worker: str, records: Sequence[TestRecord]) -> tuple[str, list[TestRecord]]:
         """The last phase of a test has ended: its outcome, and the records of its attempts with theirs."""
         self.seen.add(nodeid)
         if "@" in nodeid:
             self.seen.update(without_groups(nodeid))
-        outcome = self._running.pop((nodeid, worker))
+        outcome = self.running.pop((nodeid, worker))
         if not records:
             return outcome, []
         *earlier, last = records
@@ -74,7 +70,7 @@ class Outcomes:
 
     def unfinished(self) -> Iterable[str]:
         """Ids of tests that began and did not end."""
-        for nodeid, _ in self._running:
+        for nodeid, _ in self.running:
             yield nodeid
             yield from without_groups(nodeid)
 

@@ -46,9 +46,12 @@ class Retained:
         """Findings at the end of a test; ``release`` clears the frames of a failed one. For a test that has already
         failed they are warnings. A fixture is judged independently of the test.
         """
-        usual = self._judges_all and self._fixtures is None and running.is_plain and self._cycles.watches
-        if usual and not self._leaks.left(running.subject, fresh=False) and self._cycles.is_quiet(running.subject):
-            return []  # most tests retain nothing, and no garbage was collected in them
+        unmarked = running.override is NOTHING and running.comparison is None and not running.budgets
+        alone = running.failure is None and not running.over and not running.earlier
+        if unmarked and alone and self._judges_all and self._fixtures is None and self._cycles.watches:
+            subject = running.subject
+            if not self._leaks.left(subject, fresh=False) and self._cycles.is_quiet(subject):
+                return []  # most tests retain nothing, and no garbage was collected in them
         leaks = running.override.leaks or self._settings.leaks
         cycles = running.cycles
         over: list[Fixture] = []

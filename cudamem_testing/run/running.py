@@ -61,11 +61,15 @@ class LeakSubject:
         self.fixture = fixture
         self.exact = False
         self.keepers = keepers
-        self.undoing: Callable[[Path], Fixture | None] = lambda path: None
+        self.undoing: Callable[[Path], Fixture | None] = _undone_by_none
         self.unjudged: set[Kind] = set()
         self.leaked: list[Entrusted] = []
         self.collector = unfinalized.older_collections()
         self.examples: Examples | None = None
+
+
+def _undone_by_none(path: Path) -> None:
+    """No fixture undoes anything."""
 
 
 class Examples(Protocol):
@@ -186,7 +190,7 @@ class ActiveTest:
         self.cycles: str | None = None
         """What a cycle does to the test; ``None`` is the default of each device."""
         self.subject = LeakSubject(phases, owner, self.foreign, self.override.covers, keepers=keepers)
-        self.disown: Callable[[], None] = lambda: None
+        self.disown: Callable[[], object] = tuple
 
     @property
     def windows(self) -> list[Window]:
@@ -202,12 +206,6 @@ class ActiveTest:
     def place(self) -> str:
         """What the name of a region begins with: the current example."""
         return "" if self.examples is None else self.examples.place
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no marker asks for anything, nothing failed or leaked before, and no wider fixture has ended."""
-        unmarked = self.override is NOTHING and self.comparison is None and not self.budgets
-        return unmarked and self.failure is None and not self.over and not self.earlier
 
     def add(self, windows: Sequence[Window], findings: Sequence[Finding]) -> bool:
         """A region inside the test has ended; whether its budget is enforced. Warm-up runs do not count."""
@@ -266,7 +264,8 @@ class ActiveTest:
 
     def record(self, windows: tuple[Window, ...], whole: tuple[Window, ...], shared: SharedWindows) -> TestRecord:
         """What the reports know of it; the outcome is known to the collector of reports alone."""
-        return TestRecord(
+        unjudged = self.subject.unjudged
+        fields = (
             self.nodeid,
             "unknown",
             self.attempt,
@@ -276,10 +275,11 @@ class ActiveTest:
             self.used,
             tuple(self.notes),
             tuple(self.measured),
-            tuple(sorted(kind.value for kind in self.subject.unjudged)) if self.subject.unjudged else (),
+            tuple(sorted(kind.value for kind in unjudged)) if unjudged else (),
             self.curves,
             tuple(self.exhibits),
         )
+        return tuple.__new__(TestRecord, fields)  # for every test: faster than its own constructor
 
 
 def not_repeatable(run: int | None, runs: int) -> Finding:

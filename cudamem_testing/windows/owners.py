@@ -6,7 +6,8 @@ others allocate and free meanwhile. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from cudamem_testing.model.devices import Device
 from cudamem_testing.windows.tracker import Tracker
@@ -31,9 +32,9 @@ class Owners:
         self.names: dict[int, str] = {}
         """Labels by number; nothing else of a test is kept."""
 
-    def enter(self, owner: Owner) -> Callable[[], None]:
+    def enter(self, owner: Owner) -> Callable[[], object]:
         """Make ``owner`` own everything allocated from now on; returns a function that restores the earlier owner."""
-        before: list[tuple[Callable[[int], int], int]] = []
+        before: list[Callable[[], int]] = []
         for recorder in self._tracker.recorders:
             if not recorder.tells_owners:
                 continue
@@ -44,10 +45,10 @@ class Owners:
                 self.names[number] = owner.label
             else:
                 former = recorder.own(number)
-            before.append((recorder.own, former))
+            before.append(partial(recorder.own, former))
+        return before[0] if len(before) == 1 else partial(_each, before)
 
-        def back() -> None:
-            for own, former in before:
-                own(former)
 
-        return back
+def _each(functions: Iterable[Callable[[], object]]) -> None:
+    for function in functions:
+        function()

@@ -51,9 +51,8 @@ class Phases:
         tracker = self._tracker
         with tracker.turn:
             reads = tracker.readings()  # a finalizer that runs meanwhile may divide it
-            for recorder, _ in reads:
-                if recorder.incomplete is not None:  # the phase that ends may have missed something, others not
-                    self.divide()
+            if not tracker.sees_all:  # the phase that ends may have missed something, others not
+                self.divide()
             if self._spans:
                 tracker.fold(reads)
                 phase = self._spans[1]
@@ -105,13 +104,12 @@ class Phases:
             return growths(self._ended)
         found = []
         for (recorder, start), (_, now) in zip(self._reads[-2], self._reads[-1], strict=True):
-            allocated, _, _, _, reserved, _, _, _, _, _, _, _, _ = start
-            _, peak, _, _, _, reserved_peak, _, _, _, _, _, _, _ = now
-            of_peak, of_reserved = growth_names(recorder.device)
-            if allocated is not None and peak is not None:
-                found.append((of_peak, max(0, peak - allocated)))
+            names = growth_names(recorder.device)
+            size, peak, reserved, reserved_peak = start.allocated, now.allocated_peak, start.reserved, now.reserved_peak
+            if size is not None and peak is not None:
+                found.append((names[0], peak - size if peak > size else 0))
             if reserved is not None and reserved_peak is not None:
-                found.append((of_reserved, max(0, reserved_peak - reserved)))
+                found.append((names[1], reserved_peak - reserved if reserved_peak > reserved else 0))
         return found
 
     @property
@@ -169,13 +167,13 @@ class Phases:
             before, allocations = None, start.allocations
             for reads in self._reads:
                 now = reads[place][1]
-                if now is not before:  # only the number of allocations differs from test to test
-                    key += now[:_ALLOCATIONS]
-                    key += now[_ALLOCATIONS + 1 :]
+                if now is before:
+                    key.append(None)
+                else:  # only the number of allocations differs from test to test
                     grown = now.allocations
-                    key.append(None if grown is None or allocations is None else grown - allocations)
+                    made = None if grown is None or allocations is None else grown - allocations
+                    key += (now[:_ALLOCATIONS], made, now[_ALLOCATIONS + 1 :])
                 before = now
-                key.append(place)
         return tuple(key)
 
     def _windows(self, names: Sequence[str], first: int = 0) -> list[Window]:

@@ -34,6 +34,8 @@ class Tracker:
         """Those that are open."""
         self.last: list[Read] = []
         """What was read last."""
+        self.sees_all = True
+        """Whether no recorder may have missed something by then."""
         self._folded: dict[Recorder, Counters] = {}
         self.turn = threading.RLock()  # reentrant: a finalizer may end a span during work on the same thread
         """Held by the thread that uses the recorders."""
@@ -143,11 +145,14 @@ class Tracker:
     def readings(self) -> list[Read]:
         """Read every recorder that is awake and reset its peaks; the caller folds them."""
         reads: list[Read] = []
+        sees_all = True
         for recorder in self.recorders:
             counters = recorder.read_and_reset_peaks()
             if counters is not None:
                 reads.append((recorder, counters))
-        self.last = reads
+                if recorder.incomplete is not None:
+                    sees_all = False
+        self.last, self.sees_all = reads, sees_all
         return reads
 
     def fold(self, reads: Sequence[Read]) -> None:

@@ -19,8 +19,8 @@ from suites import forked
 from suites.plugin.inner import CACHE
 
 #: Frames of functions of the package, generators counted each time they go on.
-CALLS_OF_A_CLEAN_TEST = 90
-CALLS_ON_A_CARD = 82, 86  # more on a simulated one, whose memory outside the allocator is never known
+CALLS_OF_A_CLEAN_TEST = 63
+CALLS_ON_A_CARD = 75, 79  # more on a simulated one, whose memory outside the allocator is never known
 ONE_CARD = """
     import gc
     import json
