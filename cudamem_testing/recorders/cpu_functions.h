@@ -60,14 +60,16 @@ Object* take(Object* self, Object* const* arguments, ssize_t) {
   Reader& reader = *Keeping<Reader>::of(self);
   const long long options = PyLong_AsLongLong(arguments[0]);
   Reading now;
+  bool is_there;
   {
     const Lock lock(shared.mutex);
     const bool records = shared.gather.load() && shared.ledger.log_events;
     if (!(options & kAnyway) && (!is_installed() || (options & kRecords && !records))) return none();
-    if (!shared.ledger.read(reader.slot, true, &now)) {
-      PyErr_SetString(PyExc_ValueError, "this observer of the CPU recorder was released");
-      return nullptr;
-    }
+    is_there = shared.ledger.read(reader.slot, true, &now);
+  }
+  if (!is_there) {  // an error may collect garbage, which frees blocks: not inside the lock
+    PyErr_SetString(PyExc_ValueError, "this observer of the CPU recorder was released");
+    return nullptr;
   }
   if (options & kBegins) reader.first = now;
   const int64_t freed = options & kBegins ? now.own - now.allocated : reader.freed;

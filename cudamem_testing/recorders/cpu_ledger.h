@@ -232,6 +232,7 @@ class Owners {
 
 struct Ledger {
   static constexpr int kSlots = 256;
+  static constexpr int32_t kMostAcquired = INT32_MAX / kSlots;  // all bits of it are set
 
   // An observer with its own peak.
   struct Slot {
@@ -239,6 +240,7 @@ struct Ledger {
     int64_t peak;
     uint64_t peak_event;
     int64_t own_peak;
+    int32_t number;
   };
 
   // Fields that every allocation touches come first and close together, the two big arrays last: an operator takes some
@@ -256,6 +258,7 @@ struct Ledger {
   int64_t allocated_ = 0, peak_ = 0, freed_of_others_ = 0, own_peak_ = 0;
   uint64_t peak_event_ = 0, allocations_ = 0, allocated_total_ = 0, unknown_frees_ = 0;
   int slots_end_ = 0;
+  int32_t acquired_ = 0;  // how often one was acquired, in the bits that a number has for it
   Slot slots_[kSlots] = {};
 
   Owners owners_;
@@ -313,28 +316,34 @@ struct Ledger {
     refusal = {refusal.count + 1, size, events.total(), allocated_, limit, stack, thread};
   }
 
-  int acquire_slot() {
+  // The number of a free slot, or -1. It differs each time: whoever still reads a released one gets nothing, and does not
+  // reset the peaks of the next observer.
+  int32_t acquire_slot() {
     fold();
     for (int i = 0; i < kSlots; ++i) {
       if (slots_[i].taken) continue;
-      slots_[i] = {true, allocated_, events.total(), own()};
+      acquired_ = (acquired_ + 1) & kMostAcquired;
+      const int32_t number = acquired_ * kSlots + i;
+      slots_[i] = {true, allocated_, events.total(), own(), number};
       if (i >= slots_end_) slots_end_ = i + 1;
-      return i;
+      return number;
     }
     return -1;
   }
 
-  bool release_slot(int slot) {
-    if (!is_taken(slot)) return false;
-    slots_[slot].taken = false;
+  bool release_slot(int32_t number) {
+    Slot* const slot = slot_of(number);
+    if (!slot) return false;
+    slot->taken = false;
     while (slots_end_ > 0 && !slots_[slots_end_ - 1].taken) --slots_end_;
     return true;
   }
 
-  bool read(int slot, bool reset, Reading* out) {
-    if (!is_taken(slot)) return false;
+  bool read(int32_t number, bool reset, Reading* out) {
+    Slot* const slot = slot_of(number);
+    if (!slot) return false;
     fold();
-    Slot& mine = slots_[slot];
+    Slot& mine = *slot;
     *out = {allocated_,   mine.peak,     own(),            mine.own_peak,  mine.peak_event, events.total(),
             allocations_, blocks.size(), allocated_total_, unknown_frees_, refusal.count};
     if (reset) {
@@ -368,7 +377,12 @@ struct Ledger {
     blocks.erase(block);
   }
 
-  bool is_taken(int slot) const { return slot >= 0 && slot < kSlots && slots_[slot].taken; }
+  // Null if it was released.
+  Slot* slot_of(int32_t number) {
+    if (number < 0) return nullptr;
+    Slot& slot = slots_[number % kSlots];
+    return slot.taken && slot.number == number ? &slot : nullptr;
+  }
 
   // Copies the shared peak to every observer, so that a reset by one does not change the others.
   void fold() {

@@ -1,4 +1,4 @@
-// The C calls of journals and of a device's counters; only cpu_recorder.cpp includes it, below what they use of it.
+// The C calls of journals, and whether a device can have one; only cpu_recorder.cpp includes it, below what they use of it.
 #pragma once
 
 // Returns whether torch has counters for this device of a c10::DeviceType; resets nothing.

@@ -80,10 +80,10 @@ class Slot:
     """An observer with its own peak, independent of other observers. Not thread-safe."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
-        number = library.cudamem_acquire_slot()
+        number: int = library.cudamem_acquire_slot()
         if number < 0:
             raise RuntimeError("all 256 observers of the CPU recorder are in use; release those no longer needed")
-        self._number = ctypes.c_int32(number)
+        self._number = number
         self._library = library
         self._buffer = _Reading()
 
@@ -113,9 +113,9 @@ class Slot:
 
     def release(self) -> None:
         """Release the slot; it can no longer be read. Doing so again does nothing."""
-        if self._number.value >= 0:
+        if self._number >= 0:
             self._library.cudamem_release_slot(self._number)
-            self._number.value = -1
+            self._number = -1
 
     def __enter__(self) -> Slot:
         return self

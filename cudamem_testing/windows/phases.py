@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.windows import SharedWindows, Window, growth_names, growths
 from cudamem_testing.recorders.base import Recorder
@@ -72,12 +73,14 @@ class Phases:
 
         Not ``fresh``: until the last reading.
         """
-        if fresh:
-            self.divide()
-        if self._spans:
-            whole = self._tracker.close(self._spans[0], fresh=fresh)
-            return self._shared.of(self._list), whole
-        self._tracker.undivided = None
+        tracker = self._tracker
+        with tracker.turn:  # another thread may divide it until now
+            if fresh:
+                self.divide()
+            if self._spans:
+                whole = tracker.close(self._spans[0], fresh=fresh)
+                return self._shared.of(self._list), whole
+            tracker.undivided = None
         key = self._key()
         found = self._shared.tests.get(key)
         if found is None:
@@ -121,9 +124,9 @@ class Phases:
     def divide(self) -> None:
         """Make the spans, unless that is done or the test has ended."""
         tracker, reads = self._tracker, self._reads
-        if tracker.undivided is not self:
-            return
-        with tracker.turn:
+        with tracker.turn, CollectorPaused():  # what a finalizer reads must reach the spans
+            if tracker.undivided is not self:
+                return
             tracker.undivided = None
             self._list += self._windows(self._names[:-1])
             if len(reads) > 1:

@@ -60,13 +60,8 @@ class Tracker:
         with self.turn:
             return self.ended(span, self.boundary() if fresh else self.last)
 
-    def switch(self, span: Span, name: str) -> tuple[Window, ...]:
-        """End a span, and start it again under the name of what follows with a single read."""
-        with self.turn:
-            return self.continued(span, name, self.boundary())
-
     def continued(self, span: Span, name: str, reads: Sequence[Read]) -> tuple[Window, ...]:
-        """As :meth:`switch`, with what was read and folded."""
+        """End a span, and start it again under the name of what follows, with what was read and folded."""
         windows = self.ended(span, reads)
         span.name, span.notes, span.still = name, (), 0
         for recorder, counters in reads:

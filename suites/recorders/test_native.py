@@ -200,6 +200,20 @@ def test_observers_are_limited_and_end(native: NativeRecorder) -> None:
         again.read()
 
 
+def test_a_released_observer_takes_nothing_from_the_next_one(native: NativeRecorder) -> None:
+    with native.slot() as released:
+        take, _ = released.counting(Counters)
+        level = some(take(BEGINS)).allocated or 0
+    with native.slot() as slot, CollectorPaused():
+        slot.read()
+        passing = block(4000)
+        del passing
+        for _ in range(2):
+            with pytest.raises(ValueError, match="this observer of the CPU recorder was released"):
+                take(BEGINS | ANYWAY)
+        assert slot.read().peak == level + 4000
+
+
 def test_owners_know_what_is_live_of_theirs(native: NativeRecorder) -> None:
     one, two = native.new_owner(), native.new_owner()
     assert native.set_owner(one) == 0

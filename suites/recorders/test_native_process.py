@@ -271,3 +271,35 @@ def test_a_process_has_one_recorder_for_any_cache_folder(tmp_path: Path, monkeyp
     second = NativeRecorder.load(said.append)
     assert second._library is first._library
     assert (said, [*tmp_path.iterdir()]) == ([], [])  # nothing is compiled again
+
+
+RELEASED = """
+import gc, torch
+from cudamem_testing.model.counters import Counters
+from cudamem_testing.recorders.native import ANYWAY, NativeRecorder
+
+class Holder:
+    pass
+
+native = NativeRecorder.load()
+native.install()
+with native.slot() as slot:
+    take, _ = slot.counting(Counters)
+gc.disable()
+holder = Holder()
+holder.me, holder.tensor = holder, torch.ones(1000)
+del holder
+try:
+    raise KeyError  # an error that is raised while another is handled is an object at once
+except KeyError:
+    gc.set_threshold(1)
+    gc.enable()
+    try:
+        take(ANYWAY)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_garbage_is_freed_while_an_error_is_raised(tmp_path: Path) -> None:
+    assert run(tmp_path, RELEASED) == ["this observer of the CPU recorder was released"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import SharedWindows, Window
@@ -206,6 +209,57 @@ def test_a_finalizer_that_opens_a_window_during_a_reading(last: bool) -> None:
     after = [] if last else [("call", 0, 7, 7, 1)]
     assert [levels(window) for window in windows] == [("setup", 0, 100, 0, 1), *after]
     assert [levels(window)[2] for window in whole] == [100]
+
+
+def test_a_finalizer_that_opens_a_window_while_phases_get_spans() -> None:
+    recorder = FakeRecorder()
+    tracker = Tracker([recorder])
+    closed: list[str] = []
+
+    class Opens:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            closed.extend(window.name for window in tracker.close(tracker.open("of a finalizer")))
+
+    phases = Phases(tracker, "setup", SharedWindows())
+    phases.next("call")
+    recorder.allocate(100, -100)
+    threshold = gc.get_threshold()
+    try:
+        with CollectorPaused():
+            Opens()
+            gc.set_threshold(1, *threshold[1:])
+        phases.divide()
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    phases.end()
+    windows, whole = phases.close(fresh=False)
+    assert closed == ["of a finalizer"]
+    assert [(window.name, window.peak) for window in (*windows, *whole)] == [("setup", 0), ("call", 100), ("test", 100)]
+
+
+def test_two_threads_that_ask_for_windows_at_once() -> None:
+    tracker = Tracker([FakeRecorder()])
+    phases = Phases(tracker, "setup", SharedWindows())
+    phases.next("call")
+    asks, found = threading.Event(), []
+
+    def ask() -> None:
+        asks.set()
+        found.extend(phases.windows)
+
+    thread = threading.Thread(target=ask)
+    with tracker.turn:
+        thread.start()
+        asks.wait()
+        thread.join(0.1)  # it waits for its turn
+        phases.divide()
+    thread.join()
+    assert [window.name for window in found] == ["setup"]
+    assert [span.name for span in tracker.spans] == ["test", "call"]
 
 
 STEP = st.one_of(

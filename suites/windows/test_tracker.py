@@ -83,7 +83,7 @@ def test_switch_ends_and_begins_at_one_moment(recorder: FakeRecorder) -> None:
     tracker = Tracker([recorder])
     first = tracker.open("first")
     recorder.allocate(7)
-    (window,) = tracker.switch(first, "second")
+    (window,) = tracker.continued(first, "second", tracker.boundary())
     recorder.allocate(1)
     assert levels(window) == (0, 7, 7, 7)
     assert levels(tracker.close(first)[0]) == (7, 8, 8, 1)
@@ -444,7 +444,7 @@ def test_nested_windows_are_what_a_reference_remembers(program: list[tuple[str, 
             elif action in ("close", "switch") and life is not None:
                 reference.look()
                 if action == "switch":
-                    (window,), span = tracker.switch(life.span, "next"), life.span
+                    (window,), span = tracker.continued(life.span, "next", tracker.boundary()), life.span
                 else:
                     (window,), span = tracker.close(life.span), None
                 reference.check(life, window)
@@ -476,6 +476,6 @@ def test_counters_are_read_once_for_each_boundary() -> None:
     recorder = Counting()
     tracker = Tracker([recorder])
     span = tracker.open("first")
-    tracker.switch(span, "second")
+    tracker.continued(span, "second", tracker.boundary())
     tracker.close(span)
     assert recorder.reads == 3
