@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cudamem_testing.cycles.memory import by_place
 from cudamem_testing.cycles.native import device_name
@@ -74,7 +75,7 @@ def _counted(group: Sequence[tuple[Count, Cycle, KeptTensor]], *, names: bool) -
     rest = [KeptTensor("", "", size, device, 0, stack) for size, device, stack in blocks.elements()]
     times = max((whole + (part > 0) for whole, part in said), default=1)
     agreed = all(one == (times, 0) for one in said)
-    return cycle._replace(tensors=(*first, *rest, *tensors), count=times, estimated=not agreed)
+    return replace(cycle, tensors=(*first, *rest, *tensors), count=times, estimated=not agreed)
 
 
 def _saved(count: Count, others: Sequence[KeptTensor], blocks: Counter[_Kind]) -> Iterator[KeptTensor]:

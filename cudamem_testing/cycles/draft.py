@@ -2,6 +2,7 @@
 
 # Annotations are not postponed here: Python compiles the text of each field of a named tuple.
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from cudamem_testing.cycles.memory import Memory
@@ -118,7 +119,7 @@ class Draft:
             rest = (number for number in one.rest if gone[number] or not self._freed)
             kept += [self._tensor(items[number], stacks) for number in rest]
             if kept or not self._needs_tensors:
-                cycles.append(one.cycle._replace(tensors=tuple(kept)))
+                cycles.append(replace(one.cycle, tensors=tuple(kept)))
         return merged(cycles)
 
     def settled(self, *, freed: bool = True) -> list[Cycle]:

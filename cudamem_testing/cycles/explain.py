@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import thread_time
 from typing import TYPE_CHECKING
 
@@ -307,7 +308,7 @@ class _Explanation:
             for number, same in zip(range(len(heads)), first.tensors, strict=False):
                 tensor, where = kept[number]
                 kept[number] = tensor._replace(name=same.name, shape=same.shape), where
-            return Found(first._replace(tensors=(), hanging=hanging), kept, rest)
+            return Found(replace(first, tensors=(), hanging=hanging), kept, rest)
         holding = {id(step.holder) for step in steps}
         starts = [one for one in closed[:-1] if id(self._objects[one]) in holding]
         paths = self._graph.chains(component, starts, members)
@@ -318,7 +319,7 @@ class _Explanation:
         known = self._known.known.get(written)
         if known is None:
             known = self._known.known[written] = self._new(component, chain, steps, named, written, paths, group)
-        cycle = known._replace(tensors=named, hanging=hanging)
+        cycle = replace(known, tensors=named, hanging=hanging)
         self._first[kind] = self._known.kinds[named_kind] = cycle
         return Found(cycle, kept, rest)
 

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from cudamem_testing.cycles.draft import project_lines
@@ -43,7 +44,7 @@ def placed(record: Record, collection: int, cycles: Iterable[Cycle], locator: Lo
     for cycle in cycles:
         tensors = tuple(map(of, cycle.tensors))
         near = tuple(project_lines(locator, tensors[:NAMED]))
-        found.append(cycle._replace(tensors=tensors, origin=cycle.origin._replace(near=near)))
+        found.append(replace(cycle, tensors=tensors, origin=cycle.origin._replace(near=near)))
     return found
 
 
@@ -54,7 +55,7 @@ def own(record: Record, collection: int, cycles: Iterable[Cycle]) -> list[Cycle]
         blocks = record.at(collection, tensor.device)
         return blocks is None or (tensor.address in blocks and blocks[tensor.address].is_own)
 
-    kept = [cycle._replace(tensors=tuple(filter(counts, cycle.tensors))) for cycle in cycles]
+    kept = [replace(cycle, tensors=tuple(filter(counts, cycle.tensors))) for cycle in cycles]
     return [cycle for cycle in kept if cycle.tensors]
 
 

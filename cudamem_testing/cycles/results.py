@@ -5,16 +5,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cudamem_testing.model.remarks import Remark, Tied
 from cudamem_testing.model.stacks import Stack
-from cudamem_testing.show.notebook import shown
+from cudamem_testing.show.notebook import InNotebook
 
 if TYPE_CHECKING:  # what is made inside a collection needs neither facts nor words
-    from cudamem_testing.model.facts import CycleKept
+    from cudamem_testing.model.facts import CycleKept, KeptBy
     from cudamem_testing.show.diagrams import Diagram
 
 #: Tensors that are named, and lines that allocated them.
@@ -89,7 +89,8 @@ class KeptTensor(NamedTuple):
         return f"{self.name} {self.shape}".strip()
 
 
-class Cycle(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cycle(InNotebook):
     """One cycle, and what it kept from being freed.
 
     ``chain`` are the pieces of the shortest cycle through or towards its largest tensor, the last as the first; empty
@@ -97,8 +98,7 @@ class Cycle(NamedTuple):
     positions; ``plain`` is whether it names builtin containers alone. ``project`` is whether the project made it rather
     than a library, ``harness`` the part of the test harness in it. ``closed_by`` is the line of source that closes it.
     ``count`` is how many such cycles were found, ``estimated`` where that follows from blocks which do not agree on it;
-    ``tensors`` is what all of them kept. ``tied`` is what no weak reference breaks in it. Cycles are compared without
-    their ``diagram`` and their ``origin``.
+    ``tensors`` is what all of them kept. ``tied`` is what no weak reference breaks in it.
     """
 
     chain: tuple[str, ...]
@@ -108,12 +108,12 @@ class Cycle(NamedTuple):
     harness: Remark | None = None
     closed_by: str | None = None
     hanging: int = 0
-    count: int = 1  # type: ignore[assignment] # not the method of tuples
+    count: int = 1
+    diagram: Diagram | None = field(default=None, compare=False, repr=False)
     plain: bool = False
+    origin: Origin = field(default=Origin(), compare=False, repr=False)
     estimated: bool = False
     tied: Tied | None = None
-    diagram: Diagram | None = None
-    origin: Origin = Origin()
 
     @property
     def bytes(self) -> int:
@@ -127,7 +127,7 @@ class Cycle(NamedTuple):
 
     def on(self, device: str) -> Cycle:
         """The same cycle with what it kept on one device."""
-        return self._replace(tensors=tuple(tensor for tensor in self.tensors if tensor.device == device))
+        return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.device == device))
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -147,9 +147,9 @@ class Cycle(NamedTuple):
     @property
     def fact(self) -> CycleKept:
         """The fact for a finding."""
-        from cudamem_testing.model.facts import CycleKept, KeptBy
+        from cudamem_testing.model.facts import CycleKept
 
-        kept = len(self.tensors), tuple(KeptBy(line, names) for line, names in self._places())
+        kept = len(self.tensors), self._places()
         closed = self.closed_by, self.hanging
         said = CycleKept(self.chain, self._named, *kept, *closed, times=self.count, estimated=self.estimated)
         return said if self.tied is None else replace(said, tied=self.tied)
@@ -158,14 +158,16 @@ class Cycle(NamedTuple):
     def _named(self) -> tuple[str, ...]:
         return tuple(filter(None, map(str, self.tensors[:NAMED])))
 
-    def _places(self) -> list[tuple[str, tuple[str, ...]]]:
+    def _places(self) -> tuple[KeptBy, ...]:
         """The first lines that allocated, each with the names of its tensors as far as they are known."""
+        from cudamem_testing.model.facts import KeptBy
+
         places: dict[str, list[str]] = {}
         for tensor in self.tensors:
             if tensor.allocated:
                 names = places.setdefault(tensor.allocated, [])
                 names += [tensor.name] if tensor.name else []
-        return [(line, tuple(dict.fromkeys(names))) for line, names in [*places.items()][:PLACES]]
+        return tuple(KeptBy(line, tuple(dict.fromkeys(names))) for line, names in [*places.items()][:PLACES])
 
     def dot(self) -> str:
         """The objects of the cycle and what leads to its tensors, for Graphviz."""
@@ -181,27 +183,8 @@ class Cycle(NamedTuple):
 
         return self.diagram or Diagram()
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Cycle and self[:_COMPARED] == other[:_COMPARED]
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self[:_COMPARED])
-
-    def __repr__(self) -> str:
-        values = zip(self._fields[:_COMPARED], self, strict=False)
-        return f"Cycle({', '.join(f'{name}={value!r}' for name, value in values)})"
-
     def __str__(self) -> str:
         return self.text
-
-    def _repr_html_(self) -> str:
-        return shown(self)
-
-
-_COMPARED = Cycle._fields.index("diagram")
 
 
 def _wording() -> ModuleType:
@@ -221,7 +204,8 @@ def merged(cycles: list[Cycle]) -> list[Cycle]:
         largest = max(group, key=lambda one: one.bytes / one.count)
         rest = [tensor for one in group if one is not largest for tensor in one.tensors]
         found.append(
-            largest._replace(
+            replace(
+                largest,
                 tensors=(*largest.tensors, *rest),
                 count=sum(one.count for one in group),
                 estimated=any(one.estimated for one in group),

@@ -9,7 +9,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cudamem_testing.cycles.results import Cycle, Link, Origin, merged
 from cudamem_testing.model.source import source_line, source_lines
@@ -152,7 +152,7 @@ def worded(cycles: Iterable[Cycle], sources: Sources) -> list[Cycle]:
     found = []
     for cycle in merged([*cycles]):
         line = sources.closed_by(cycle.origin)
-        found.append(cycle._replace(closed_by=line, project=cycle.origin.is_project or line is not None))
+        found.append(replace(cycle, closed_by=line, project=cycle.origin.is_project or line is not None))
     return found
 
 

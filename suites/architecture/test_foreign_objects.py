@@ -25,7 +25,6 @@ OWN = {
     ("objects/names.py", "repr"): "values that are exactly of a built-in class",
     ("cycles/source.py", "isinstance"): "nodes of a syntax tree",
     ("cycles/recorded.py", "isinstance"): "frames of a recorder",
-    ("cycles/results.py", "hash"): "texts and numbers of a result",
 }
 
 
