@@ -30,20 +30,11 @@ struct Reader {
   Reader& operator=(const Reader&) = delete;
 };
 
-// The fields of `Counters` in their order. The CPU keeps no cache: nothing is reserved, nothing is active.
-Object* new_counters(Object* type, const Reading& now, int64_t freed) {
-  Object* const made = PyType_GenericAlloc(type, 13);
-  if (!made) return nullptr;
-  const int64_t sizes[] = {now.allocated, now.peak, now.own - freed, now.own_peak - freed};
-  ssize_t at = 0;
-  for (const int64_t size : sizes) PyTuple_SetItem(made, at++, PyLong_FromLongLong(size));
-  while (at < 8) PyTuple_SetItem(made, at++, none());
-  PyTuple_SetItem(made, at++, PyLong_FromLongLong(static_cast<int64_t>(now.allocations)));
-  PyTuple_SetItem(made, at++, none());                  // segments
-  PyTuple_SetItem(made, at++, PyLong_FromLongLong(0));  // retries
-  PyTuple_SetItem(made, at++, PyLong_FromLongLong(static_cast<int64_t>(now.live_blocks)));
-  PyTuple_SetItem(made, at, PyTuple_New(0));
-  return made;
+// The CPU keeps no cache: nothing is reserved, nothing is active, and there are no segments and no retries.
+Object* counters_of(Object* type, const Reading& now, int64_t freed) {
+  const auto made = static_cast<long long>(now.allocations), live = static_cast<long long>(now.live_blocks);
+  return new_counters(type, {now.allocated, now.peak, now.own - freed, now.own_peak - freed, kNotKnown, kNotKnown,
+                             kNotKnown, kNotKnown, made, kNotKnown, 0, live});
 }
 
 Object* pair(long long one, long long two) {
@@ -74,7 +65,7 @@ Object* take(Object* self, Object* const* arguments, ssize_t) {
   if (options & kBegins) reader.first = now;
   const int64_t freed = options & kBegins ? now.own - now.allocated : reader.freed;
   if (!reader.counters || freed != reader.freed || std::memcmp(&now, &reader.last, sizeof now) != 0) {
-    Object* const made = new_counters(reader.type, now, freed);  // may collect garbage, and a finalizer may read
+    Object* const made = counters_of(reader.type, now, freed);  // may collect garbage, and a finalizer may read
     if (!made) return nullptr;
     Object* const before = reader.counters;
     reader.last = now;

@@ -59,17 +59,10 @@ struct DeviceReader {
     return kReset;
   }
 
-  // The fields of `Counters` in their order.
-  Object* new_counters(const DeviceReading& now) const {
-    Object* const made = PyType_GenericAlloc(type, 13);  // may collect garbage, and so read again
-    if (!made) return nullptr;
-    const int64_t fields[] = {now.allocated,      now.allocated_peak, now.requested,   now.requested_peak,
-                              now.reserved,       now.reserved_peak,  now.active,      now.active_peak,
-                              now.allocations,    now.segments,       now.retries,     now.blocks};
-    ssize_t at = 0;
-    for (const int64_t field : fields) PyTuple_SetItem(made, at++, PyLong_FromLongLong(field));
-    PyTuple_SetItem(made, at, PyTuple_New(0));
-    return made;
+  Object* counters_of(const DeviceReading& now) const {
+    return new_counters(type, {now.allocated, now.allocated_peak, now.requested, now.requested_peak, now.reserved,
+                               now.reserved_peak, now.active, now.active_peak, now.allocations, now.segments,
+                               now.retries, now.blocks});
   }
 };
 
@@ -85,7 +78,7 @@ Object* read_alone(Object* self, Object* const*, ssize_t) {
   }
   reader.drop();
   if (outcome == DeviceReader::kUnread) return none();
-  Object* const made = reader.new_counters(now);
+  Object* const made = reader.counters_of(now);
   if (!made) return nullptr;
   reader.drop();
   reader.last = now;
@@ -111,7 +104,7 @@ Object* read_device(Object* self, Object* const* arguments, ssize_t) {
     reader.told[at] = std::max(reader.told[at], now.peaks[at]);
     PyTuple_SetItem(peaks, at, PyLong_FromLongLong(now.peaks[at]));
   }
-  PyTuple_SetItem(both, 0, reader.new_counters(now));
+  PyTuple_SetItem(both, 0, reader.counters_of(now));
   PyTuple_SetItem(both, 1, peaks);
   return both;
 }

@@ -47,6 +47,23 @@ inline Object* none() {
   return &_Py_NoneStruct;
 }
 
+// A number that is not known.
+constexpr long long kNotKnown = INT64_MIN;
+
+// A new object of the class `Counters`: its numbers in their order, `None` for one that is not known, and no notes. Making
+// it may collect garbage, whose finalizers may run anything.
+template <int kFields>
+Object* new_counters(Object* type, const long long (&fields)[kFields]) {
+  Object* const made = PyType_GenericAlloc(type, kFields + 1);
+  if (!made) return nullptr;
+  ssize_t at = 0;
+  for (const long long field : fields) {
+    PyTuple_SetItem(made, at++, field == kNotKnown ? none() : PyLong_FromLongLong(field));
+  }
+  PyTuple_SetItem(made, at, PyTuple_New(0));
+  return made;
+}
+
 // A method of a builtin function, called with positional arguments: their number is not checked, for only this package
 // calls it.
 inline Method method(const char* name, Object* (*call)(Object*, Object* const*, ssize_t)) {

@@ -117,7 +117,7 @@ class Views:
             reader.alone.pop(index, None)
 
     def leave(self, reader: Reader) -> None:
-        """Let a reader go; the functions are restored when nobody needs the replacements."""
+        """A reader ends; torch's functions are restored when none needs the replacements."""
         self.readers = [other for other in self.readers if other is not reader]
         reader.alone.clear()
         for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:

@@ -192,10 +192,11 @@ class Session:
         asked = self._unmarked if asked is None else asked
         owner = Owner(nodeid)
         attempt = self.attempts[nodeid] = self.attempts.get(nodeid, 0) + 1
+        limited = limited or bool(asked.budgets)
         for recorder in self.tracker.recorders:
-            recorder.wake(limited=limited or bool(asked.budgets))
+            recorder.wake(limited=limited)
         compared = self.baselines.compares(nodeid, asked.comparison)
-        spans = limited or compared or bool(asked.budgets) or self.evidence.curves is not None
+        spans = limited or compared or self.evidence.curves is not None
         phases = Phases(self.tracker, "setup", self._shared, spans=spans)
         running = self.running = ActiveTest(asked, attempt, phases, owner, keepers, fixtures)
         running.compared = compared

@@ -151,13 +151,9 @@ class Phases:
         for recorder, counters in now:
             start = starts.get(recorder)
             if start is not None:  # written out: on a card it runs in every test
-                bytes_, blocks, bytes_now, blocks_now = (
-                    start.allocated,
-                    start.blocks,
-                    counters.allocated,
-                    counters.blocks,
-                )
-                grown = None if bytes_ is None or bytes_now is None else bytes_now - bytes_
+                size, size_now = start.allocated, counters.allocated
+                blocks, blocks_now = start.blocks, counters.blocks
+                grown = None if size is None or size_now is None else size_now - size
                 more = None if blocks is None or blocks_now is None else blocks_now - blocks
                 found.append((recorder, grown, more))
         return found

@@ -74,10 +74,10 @@ class Tracker:
         self.spans += spans
         self._folded.update(reads)
 
-    def peek(self, span: Span, *, fresh: bool = True) -> tuple[Window, ...]:
-        """The window up to now, or up to the last read; the span stays open."""
+    def peek(self, span: Span) -> tuple[Window, ...]:
+        """The window up to now; the span stays open."""
         with self.turn:
-            return self._windows(span, self.boundary() if fresh else self.last)
+            return self._windows(span, self.boundary())
 
     def exclude_freed(self, span: Span, device: Device, freed: int, blocks: int, label: str) -> None:
         """Leave out bytes and blocks that others had during a whole span and have freed now; ``label`` says whose."""
