@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import textwrap
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from cudamem_testing.objects.places import KnownPlaces
 from cudamem_testing.objects.search import find_holders
 from cudamem_testing.recorders import outside
 from suites import forked
+from suites.plugin.apart import run_apart
 from suites.plugin.inner import CACHE
 
 #: Frames of functions of the package, generators counted each time they go on.
@@ -246,20 +245,9 @@ def test_a_clean_test_on_the_cpu_takes_few_calls_of_ours(run_inner) -> None:
 def test_a_clean_test_on_a_card_takes_few_calls_of_ours(device: str, tmp_path: Path) -> None:
     """The native libraries read the card and pinned memory, each with one function of Python around it."""
     on_card = ALIKE.replace("torch.ones(8)", 'torch.ones(8, device="cuda")')
-    for name, text in {"conftest.py": COUNTED, "test_it.py": on_card}.items():
-        (tmp_path / name).write_text(textwrap.dedent(text))
-    command = [forked.python(), "-m", "pytest", "-p", "cudamem", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [*command, "--cudamem", f"--cudamem-device={device}", "--rootdir", str(tmp_path), "test_it.py"],
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": paths, "CUDAMEM_CACHE": CACHE},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    arguments = "-p", "cudamem", "-p", "no:randomly", "--cudamem", f"--cudamem-device={device}", f"--rootdir={tmp_path}"
+    files = {"conftest.py": COUNTED, "test_it.py": on_card}
+    run_apart(forked.python(), tmp_path, files, *arguments, CUDAMEM_CACHE=CACHE)
     calls = [int(text) for text in (tmp_path / "calls.txt").read_text().split()]
     assert 0 < min(calls) <= CALLS_ON_A_CARD[device == "simulated"]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from cudamem_testing import simulated_cuda
 from cudamem_testing.torch_api import clear_workspaces, cuda, take_workspaces
 from suites import forked
+from suites.plugin.apart import run_apart
 
 CONFTEST = """
 import torch
@@ -42,36 +41,14 @@ def test_trains(number):
     model = torch.nn.Linear(64, 64, device="cuda")
     model(torch.ones(8, 64, device="cuda")).square().sum().backward()
 """
-ROOT = Path(__file__).parents[2]
 
 
 def reads_of_tests(python: str, folder: Path, device: str) -> list[int]:
     """How often the record of the card was read in each test."""
-    (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_it.py").write_text(TRAINING)
-    arguments = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "cudamem_testing.plugin",
-        "--cudamem",
-        f"--cudamem-device={device}",
-    ]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path}
-    done = subprocess.run(
-        [python, "-m", "pytest", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"^READS \[(.*)\]$", done.stdout, re.MULTILINE)
-    assert found is not None, done.stdout
+    arguments = "-q", "-p", "cudamem_testing.plugin", "--cudamem", f"--cudamem-device={device}"
+    said = run_apart(python, folder, {"conftest.py": CONFTEST, "test_it.py": TRAINING}, *arguments)
+    found = re.search(r"^READS \[(.*)\]$", said, re.MULTILINE)
+    assert found is not None, said
     return [int(number) for number in found[1].split(", ")][:4]
 
 
