@@ -28,6 +28,7 @@ from cudamem_testing.plugin.settings import (
     OF_MEASURED_TESTS,
     accounts_early,
     add_options,
+    measures_cpu_early,
     read_settings,
     runs_tests,
     simulated_early,
@@ -46,21 +47,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Have the CPU recorder in place before a conftest file or a test module makes a tensor (recorders/early.py)."""
+    """Have torch imported whole, and the CPU recorder in place before a module makes a tensor (recorders/early.py)."""
     cards = simulated_early(early_config)
     if cards is not None:
         from cudamem_testing.plugin.simulation import simulate
 
         early_config.add_cleanup(simulate(early_config, cards))
-    if accounts_early(early_config):
-        from cudamem_testing.guards.imports import own_imports
+    if not accounts_early(early_config):
+        return
+    from cudamem_testing.guards.imports import WholeImport, own_imports
 
+    if measures_cpu_early(early_config):
         with own_imports():
             from cudamem_testing.recorders.early import EarlyRecorder
 
         early = early_config.stash[keys.EARLY] = EarlyRecorder()
         early_config.add_cleanup(early.close)
         early.start()
+    else:
+        early_config.add_cleanup(WholeImport("torch").start())
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -48,22 +48,24 @@ def simulated_early(config: pytest.Config) -> Cards | None:
 
 
 def accounts_early(config: pytest.Config) -> bool:
-    """Whether this process will account for every test on the CPU, as known before conftest files are read."""
+    """Whether this process will account for every test, as known before conftest files are read."""
     given = config.known_args_namespace
+    if getattr(given, "no_cudamem", False) or not (_early(config, "cudamem") or _early(config, "cudamem_audit")):
+        return False
+    return not (any(getattr(given, name, False) for name in PLANS) or _is_controller(config))
 
-    def asked(name: str) -> Any:
-        try:
-            return getattr(given, name, None) or config.getini(name)
-        except (ValueError, TypeError, pytest.UsageError):  # reported when all options are read
-            return None
 
-    if getattr(given, "no_cudamem", False) or not (asked("cudamem") or asked("cudamem_audit")):
-        return False
-    if any(getattr(given, name, False) for name in PLANS):
-        return False
-    if _is_controller(config):
-        return False
-    return str(asked("cudamem_device") or "auto").strip() in ("auto", "cpu", "all")
+def measures_cpu_early(config: pytest.Config) -> bool:
+    """Whether it will measure the CPU, as known by then."""
+    return str(_early(config, "cudamem_device") or "auto").strip() in ("auto", "cpu", "all")
+
+
+def _early(config: pytest.Config, name: str) -> Any:
+    """A setting, as known by then."""
+    try:
+        return getattr(config.known_args_namespace, name, None) or config.getini(name)
+    except (ValueError, TypeError, pytest.UsageError):  # reported when all options are read
+        return None
 
 
 def _is_controller(config: pytest.Config) -> bool:

@@ -11,7 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from cudamem_testing import torch_api
-from cudamem_testing.guards.imports import AfterImport
+from cudamem_testing.guards.imports import WholeImport
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.recorders.native import NativeRecorder
 
@@ -23,18 +23,18 @@ class EarlyRecorder:
         self.said: list[str] = []
         """Lines about steps that take seconds."""
         self._undo = _nothing
-        self._after = AfterImport("torch", self._install)
+        self._import = WholeImport("torch", self._install)
 
     def start(self) -> None:
         """Start. If it is not available, opening the recorders later reports why."""
         if torch_api.imported():
             self._install()
         else:
-            self._after.start()
+            self._import.start()
 
     def close(self) -> None:
         """Remove it, unless it was installed before; closing again does nothing."""
-        self._after.stop()
+        self._import.stop()
         undo, self._undo = self._undo, _nothing
         undo()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -11,7 +13,7 @@ import pytest
 
 from cudamem_testing import plugin
 from cudamem_testing.guards import traced
-from cudamem_testing.guards.imports import AfterImport
+from cudamem_testing.guards.imports import WholeImport
 from cudamem_testing.recorders import early
 from cudamem_testing.recorders import native as native_module
 from cudamem_testing.recorders.build import RecorderUnavailable
@@ -38,7 +40,18 @@ EARLIER = """
 """
 IN_CONFTEST = {
     "conftest.py": """
-        import pytest, torch
+        import gc, sys
+        import pytest
+
+        collected = []
+
+        def collects(phase, about):
+            torch = sys.modules.get("torch")
+            if phase == "start" and torch is not None and torch.__spec__._initializing:
+                collected.append(about["generation"])
+
+        gc.callbacks.append(collects)
+        import torch
         FROM_CONFTEST = torch.empty(0)
 
         @pytest.fixture
@@ -48,6 +61,10 @@ IN_CONFTEST = {
     "test_it.py": """
         def test_grows(buffer):
             buffer.resize_(2**20)
+
+        def test_torch_was_imported_with_one_collection():
+            from conftest import collected
+            assert collected == [2]
     """,
 }
 
@@ -109,29 +126,30 @@ def test_an_early_compilation_is_shown_in_the_header(
 def test_a_storage_of_a_conftest_file_is_followed(pytester: pytest.Pytester) -> None:
     inner = run_outer(pytester, IN_CONFTEST, "--cudamem", new=True)
     assert grown(inner, "test_grows") == (4 * MIB, 4 * MIB, 1)
-    assert inner.last == "1 passed, 1 error"
+    assert inner.last == "2 passed, 1 error"
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("--cudamem", True),
-        ("--cudamem-audit", True),
-        ("", False),
-        ("--cudamem --no-cudamem", False),
-        ("--cudamem --collect-only", False),
-        ("--cudamem --cudamem-device=cuda", False),
-        ("--cudamem --cudamem-device=cuda:1", False),
-        ("--cudamem --cudamem-device=all", True),
-        ("--cudamem -n2", False),
+        ("--cudamem", ["recorder"]),
+        ("--cudamem-audit", ["recorder"]),
+        ("", []),
+        ("--cudamem --no-cudamem", []),
+        ("--cudamem --collect-only", []),
+        ("--cudamem --cudamem-device=cuda", ["whole import"]),
+        ("--cudamem --cudamem-device=cuda:1", ["whole import"]),
+        ("--cudamem --cudamem-device=all", ["recorder"]),
+        ("--cudamem -n2", []),
     ],
 )
 def test_when_a_run_starts_early(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: str, expected: bool
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: str, expected: list[str]
 ) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     seen = []
-    monkeypatch.setattr(EarlyRecorder, "start", lambda self: seen.append(True))
+    monkeypatch.setattr(EarlyRecorder, "start", lambda self: seen.append("recorder"))
+    monkeypatch.setattr(WholeImport, "start", lambda self: seen.append("whole import") or self.stop)
     monkeypatch.setattr("cudamem_testing.torch_api.cuda_device_count", lambda: 2)
     plugins = ["xdist.plugin"] if "-n2" in arguments else []
     with monkeypatch.context() as patch:
@@ -139,7 +157,7 @@ def test_when_a_run_starts_early(
         loaded = [piece for name in ("cudamem", *plugins) for piece in ("-p", name)]
         config = pytester.parseconfig(*loaded, *arguments.split())
         config._ensure_unconfigure()
-    assert seen == [True] * expected
+    assert seen == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("false", False), ("perhaps", False)])
@@ -207,7 +225,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_function_is_called_once_right_after_the_import(module: Path) -> None:
     before = [*sys.meta_path]
     values = []
-    after = AfterImport("early_example", lambda: values.append(sys.modules["early_example"].VALUE))
+    after = WholeImport("early_example", lambda: values.append(sys.modules["early_example"].VALUE))
     after.start()
     assert sys.meta_path == [after, *before]
     import early_example
@@ -226,7 +244,7 @@ def test_a_module_that_fails_or_is_missing_calls_nothing(module: Path) -> None:
     module.write_text("raise ValueError('broken')")
     values: list[int] = []
     for name, error in (("early_example", ValueError), ("early_missing", ModuleNotFoundError)):
-        after = AfterImport(name, lambda: values.append(1))
+        after = WholeImport(name, lambda: values.append(1))
         after.start()
         with pytest.raises(error):
             __import__(name)
@@ -234,9 +252,32 @@ def test_a_module_that_fails_or_is_missing_calls_nothing(module: Path) -> None:
     assert values == []
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_one_collection_ends_the_import(module: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+    module.write_text("import gc\n\nCOLLECTS = gc.isenabled()\n")
+    told: list[object] = []
+    monkeypatch.setattr(gc, "collect", lambda: told.append("collect"))
+    WholeImport("early_example", lambda: told.append(gc.isenabled())).start()
+    if not enabled:
+        gc.disable()
+    try:
+        told.append(importlib.import_module("early_example").COLLECTS)
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert told == [False, *["collect"] * enabled, False]
+
+
+def test_it_does_not_wait_for_an_import_that_has_happened(module: Path) -> None:
+    importlib.import_module("early_example")
+    before = [*sys.meta_path]
+    WholeImport("early_example").start()
+    assert sys.meta_path == before
+
+
 def test_after_stop_an_import_calls_nothing(module: Path) -> None:
     values: list[int] = []
-    after = AfterImport("early_example", lambda: values.append(1))
+    after = WholeImport("early_example", lambda: values.append(1))
     after.start()
     after.stop()
     __import__("early_example")
