@@ -36,6 +36,8 @@ class Recorder(Protocol):
     ``keeps_events`` is whether its record has the events of the test so far, where blocks record no owner.
     ``has_pools`` is whether CUDA graphs have private pools in it.
     ``incomplete`` is the reason why its windows may miss something, ``None`` if it sees everything.
+    ``source`` is what native code reads in place of ``read_and_reset_peaks`` (source.h); ``None`` if the next test has
+    to be read in Python.
     """
 
     device: Device
@@ -49,6 +51,9 @@ class Recorder(Protocol):
 
     @property
     def incomplete(self) -> str | None: ...
+
+    @property
+    def source(self) -> object | None: ...
 
     def wake(self, *, limited: bool) -> None:
         """The next boundary begins a test; an expensive recorder stays asleep unless the test has a limit or a
@@ -255,6 +260,11 @@ class WithoutEvidence:
     """For recorders that do not list single blocks."""
 
     tells_blocks = False
+
+    @property
+    def source(self) -> object | None:
+        """It is read in Python."""
+        return None
 
     def pause(self) -> Callable[[], None]:
         """Nothing is recorded."""

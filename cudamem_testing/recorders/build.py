@@ -61,6 +61,7 @@ CPU_RECORDER = Library(
     "the CPU recorder",
     (
         "cpu_recorder.cpp",
+        "boundaries.h",
         "codes.h",
         "cpu_functions.h",
         "cpu_ledger.h",
@@ -71,6 +72,7 @@ CPU_RECORDER = Library(
         "journal.h",
         "journal_calls.h",
         "python_functions.h",
+        "source.h",
         "trap.h",
     ),
     "c++17",
@@ -87,6 +89,7 @@ CARD_RECORDER = Library(
         "cpu_stacks.h",
         "host_counters.h",
         "python_functions.h",
+        "source.h",
     ),
     "c++20",
     ("c10", "torch_cpu"),

@@ -74,16 +74,17 @@ Object* start(Object* self, Object* const*, ssize_t) {
 
 // Whether pinned memory is unchanged since the last call, 1 or 0; 0 if torch does not show it. CUDA must be initialised.
 Object* host_is_still(Object* self, Object* const*, ssize_t) {
-  bool still = false;
-  try {
-    still = HostCounters<at::HostAllocator>::is_still(Keeping<HostReading>::of(self));
-  } catch (...) {
-  }
-  return PyLong_FromLongLong(still);
+  return PyLong_FromLongLong(static_cast<HostReader&>(*Keeping<Source>::of(self)).is_still());
 }
 
 Method start_methods[] = {method("start", &start)};
-Method host_methods[] = {method("host_is_still", &host_is_still)};
+// Others have reset the peaks of pinned memory: Python must read until the test has ended.
+Object* host_was_reset(Object* self, Object* const*, ssize_t) {
+  static_cast<HostReader&>(*Keeping<Source>::of(self)).others_reset = true;
+  return none();
+}
+
+Method host_methods[] = {method("host_is_still", &host_is_still), method("host_was_reset", &host_was_reset)};
 
 }  // namespace
 
@@ -94,7 +95,7 @@ EXPORT Object* cudamem_start_functions(const uint64_t* stops, uint32_t count, ui
   return Keeping<Start>::functions(start_methods, 1, how);
 }
 
-// The function `host_is_still`, in a tuple.
+// The functions `host_is_still` and `host_was_reset`, and the source of readings.
 EXPORT Object* cudamem_host_functions() {
-  return Keeping<HostReading>::functions(host_methods, 1, new HostReading{});
+  return Keeping<Source>::functions(host_methods, 2, new HostReader, true);
 }

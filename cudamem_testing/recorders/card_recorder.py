@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from types import CodeType
+from typing import NamedTuple
 
 from cudamem_testing.recorders.build import CARD_RECORDER, RecorderUnavailable, compiled, load
 from cudamem_testing.recorders.layout import FramesUnreadable
@@ -60,6 +61,18 @@ class CardStacks:
         return int(self._trim())
 
 
+class HostWatch(NamedTuple):
+    """What native code says of pinned memory.
+
+    ``is_still`` says whether it is unchanged since its last call, and needs initialised CUDA. ``was_reset`` is told
+    that others have reset peaks: then ``source`` (:class:`~.base.Recorder`) is not read until the next test.
+    """
+
+    is_still: Callable[[], int]
+    was_reset: Callable[[], None]
+    source: object
+
+
 class CardLibrary:
     """The compiled library."""
 
@@ -84,11 +97,9 @@ class CardLibrary:
         """
         return CardStacks(self._library, harness, most) if self._has_stacks else None
 
-    def host_watch(self) -> Callable[[], int]:
-        """A function that says whether pinned memory is unchanged since its last call; needs initialised CUDA."""
-        is_still: Callable[[], int]
-        (is_still,) = self._library.cudamem_host_functions()
-        return is_still
+    def host_watch(self) -> HostWatch:
+        """A new watch over pinned memory."""
+        return HostWatch(*self._library.cudamem_host_functions())
 
 
 @cache

@@ -70,10 +70,14 @@ class CpuRecorder(WithoutWorkspaces):
         self._record = record
         self._harness = harness
         self._wakes = self._resumed = 0
-        self._begins = 0  # the options of the next read, if that begins a test
         self._records = False  # what we have chosen: others may have chosen since
         self._outer = Recording(stacks=False, events=False)
         self._leaving = ExitStack()
+
+    @property
+    def source(self) -> object | None:
+        """The slot, unless another allocator has replaced the recorder."""
+        return self._source if self.incomplete is None else None
 
     def start(self) -> CpuRecorder:
         """Install it. The undo of a step is registered before the step: an interrupt may come between any two.
@@ -91,7 +95,9 @@ class CpuRecorder(WithoutWorkspaces):
                 raise
         self._slot = native.slot()
         leaving.callback(self._slot.release)
-        self._take, self._begun = self._slot.counting(Counters)
+        functions = self._slot.counting(Counters)
+        self._take, self._begun, self._source = functions.take, functions.begun, functions.source
+        self._plan, self._planned = functions.plan, functions.planned
         self._take(BEGINS | ANYWAY)
         if self._record:
             # Events that are already kept belong to an outer session, awake or asleep: keep them.
@@ -108,9 +114,8 @@ class CpuRecorder(WithoutWorkspaces):
 
     def wake(self, *, limited: bool) -> None:
         """Record stacks and events from here on; the next read begins the test."""
-        self._begins = BEGINS
+        self._plan(BEGINS | RECORDS if self._record else BEGINS)
         if self._record:
-            self._begins = BEGINS | RECORDS
             if not self._records:
                 self._native.set_recording(stacks=True, events=True)
                 self._records = True
@@ -218,19 +223,16 @@ class CpuRecorder(WithoutWorkspaces):
 
         If nothing was allocated or freed since the last one, it is the same object.
         """
-        begins = self._begins
         if self.incomplete is None:
-            counters = self._take(begins)
+            counters = self._take(0)
             if counters is not None:
-                self._begins = 0
                 return counters
-        return self._begin() if begins else self._displaced()
+        return self._begin() if self._planned() else self._displaced()
 
     def _begin(self) -> Counters:
         """Begin a test after others have replaced the recorder, or have chosen what it records."""
-        if self._begins & RECORDS:
+        if self._planned() & RECORDS:
             self._native.set_recording(stacks=True, events=True)
-        self._begins = 0
         if self.incomplete is not None or not self._native.is_installed():
             self._return()
         return self._take(BEGINS | ANYWAY) or Counters()

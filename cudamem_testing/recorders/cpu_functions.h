@@ -1,10 +1,9 @@
 // What every test calls of the CPU recorder, as builtin functions. Included by cpu_recorder.cpp, whose state it uses.
 #pragma once
 
-#include <cstring>
-
 #include "cpu_ledger.h"
 #include "python_functions.h"
+#include "source.h"
 
 namespace cudamem {
 namespace {
@@ -14,73 +13,105 @@ namespace {
 constexpr long long kBegins = 1, kRecords = 2, kAnyway = 4;
 
 // Reads one slot as counters.
-struct Reader {
+struct Reader : Source {
+  enum Outcome { kElsewhere, kReleased, kRead };
+
   int32_t slot;
   Object* type;  // the class `Counters`
-  Reading last = {}, first = {};  // the last reading, and the one that began the test
-  int64_t freed = 0;              // bytes of others that were freed in the slot's time before the test began
-  Object* counters = nullptr;     // of the last reading
+  Reading first = {};          // the reading that began the test
+  int64_t freed = 0;           // bytes of others that were freed in the slot's time before the test began
+  long long planned = 0;       // options of the next reading
+  Object* counters = nullptr;  // of the last reading, unless it was one of boundaries
+  Numbers last = {};           // what they were made of
 
   Reader(int32_t slot, Object* type) : slot(slot), type(type) { Py_IncRef(type); }
-  ~Reader() {
+  ~Reader() override {
+    drop();
     Py_DecRef(type);
-    if (counters) Py_DecRef(counters);
   }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
+  static Reader& of(Object* self) { return static_cast<Reader&>(*Keeping<Source>::of(self)); }
+
+  void drop() {
+    Object* const dropped = counters;
+    counters = nullptr;
+    if (dropped) Py_DecRef(dropped);
+  }
+
+  // Reads the slot and resets its peaks. Nothing is read if another allocator is in place, or a test that is to be recorded
+  // is not.
+  Outcome take(long long options, Reading* now) {
+    options |= planned;
+    {
+      const Lock lock(shared.mutex);
+      const bool records = shared.gather.load() && shared.ledger.log_events;
+      if (!(options & kAnyway) && (!is_installed() || (options & kRecords && !records))) return kElsewhere;
+      if (!shared.ledger.read(slot, true, now)) return kReleased;
+    }
+    planned = 0;
+    if (options & kBegins) {
+      first = *now;
+      freed = now->own - now->allocated;
+    }
+    return kRead;
+  }
+
+  // The CPU keeps no cache: nothing is reserved, nothing is active, and there are no segments and no retries.
+  Numbers numbers_of(const Reading& now) const {
+    const auto made = static_cast<long long>(now.allocations), live = static_cast<long long>(now.live_blocks);
+    return {{now.allocated, now.peak, now.own - freed, now.own_peak - freed, kNotKnown, kNotKnown, kNotKnown, kNotKnown,
+             made, kNotKnown, 0, live}};
+  }
+
+  bool read(bool, Numbers* numbers) override {
+    Reading now;
+    drop();
+    if (take(0, &now) != kRead) return false;
+    *numbers = numbers_of(now);
+    return true;
+  }
 };
-
-// The CPU keeps no cache: nothing is reserved, nothing is active, and there are no segments and no retries.
-Object* counters_of(Object* type, const Reading& now, int64_t freed) {
-  const auto made = static_cast<long long>(now.allocations), live = static_cast<long long>(now.live_blocks);
-  return new_counters(type, {now.allocated, now.peak, now.own - freed, now.own_peak - freed, kNotKnown, kNotKnown,
-                             kNotKnown, kNotKnown, made, kNotKnown, 0, live});
-}
-
-Object* pair(long long one, long long two) {
-  Object* const made = PyTuple_New(2);
-  if (!made) return nullptr;
-  PyTuple_SetItem(made, 0, PyLong_FromLongLong(one));
-  PyTuple_SetItem(made, 1, PyLong_FromLongLong(two));
-  return made;
-}
 
 // The counters and the slot's peaks since its last reading; then resets the peaks. If nothing has changed, it is the same
 // object. `None`, and nothing is read, if another allocator is in place, or a test that is to be recorded is not.
 Object* take(Object* self, Object* const* arguments, ssize_t) {
-  Reader& reader = *Keeping<Reader>::of(self);
-  const long long options = PyLong_AsLongLong(arguments[0]);
+  Reader& reader = Reader::of(self);
   Reading now;
-  bool is_there;
-  {
-    const Lock lock(shared.mutex);
-    const bool records = shared.gather.load() && shared.ledger.log_events;
-    if (!(options & kAnyway) && (!is_installed() || (options & kRecords && !records))) return none();
-    is_there = shared.ledger.read(reader.slot, true, &now);
+  switch (reader.take(PyLong_AsLongLong(arguments[0]), &now)) {
+    case Reader::kElsewhere:
+      return none();
+    case Reader::kReleased:  // an error may collect garbage, which frees blocks: not inside the lock
+      PyErr_SetString(PyExc_ValueError, "this observer of the CPU recorder was released");
+      return nullptr;
+    case Reader::kRead:
+      break;
   }
-  if (!is_there) {  // an error may collect garbage, which frees blocks: not inside the lock
-    PyErr_SetString(PyExc_ValueError, "this observer of the CPU recorder was released");
-    return nullptr;
-  }
-  if (options & kBegins) reader.first = now;
-  const int64_t freed = options & kBegins ? now.own - now.allocated : reader.freed;
-  if (!reader.counters || freed != reader.freed || std::memcmp(&now, &reader.last, sizeof now) != 0) {
-    Object* const made = counters_of(reader.type, now, freed);  // may collect garbage, and a finalizer may read
+  const Numbers numbers = reader.numbers_of(now);
+  if (!reader.counters || !(numbers == reader.last)) {
+    Object* const made = new_counters(reader.type, numbers.of);  // may collect garbage, and a finalizer may read
     if (!made) return nullptr;
-    Object* const before = reader.counters;
-    reader.last = now;
-    reader.freed = freed;
+    reader.drop();
+    reader.last = numbers;
     reader.counters = made;
-    if (before) Py_DecRef(before);
   }
   Py_IncRef(reader.counters);
   return reader.counters;
 }
 
+// Has the next reading use these options, too.
+Object* plan(Object* self, Object* const* arguments, ssize_t) {
+  Reader::of(self).planned = PyLong_AsLongLong(arguments[0]);
+  return none();
+}
+
+// The options that the next reading will use.
+Object* planned(Object* self, Object* const*, ssize_t) { return PyLong_FromLongLong(Reader::of(self).planned); }
+
 // How many events and refusals there were when the test began.
 Object* begun(Object* self, Object* const*, ssize_t) {
-  const Reading& first = Keeping<Reader>::of(self)->first;
-  return pair(static_cast<int64_t>(first.events), static_cast<int64_t>(first.refusals));
+  const Reading& first = Reader::of(self).first;
+  return pair(PyLong_FromLongLong(first.events), PyLong_FromLongLong(first.refusals));
 }
 
 // A new owner, the current one from now on; and the earlier one.
@@ -92,7 +123,7 @@ Object* enter_new_owner(Object*, Object* const*, ssize_t) {
     owner = shared.ledger.new_owner();
     shared.ledger.set_owner(owner);
   }
-  return pair(owner, earlier);
+  return pair(PyLong_FromLongLong(owner), PyLong_FromLongLong(earlier));
 }
 
 // Sets the current owner; returns the earlier one, -1 if there is no such owner.
@@ -123,20 +154,21 @@ Object* owns(Object*, Object* const* arguments, ssize_t) {
   return PyLong_FromLongLong(found);
 }
 
-Method reader_methods[] = {method("take", &take), method("begun", &begun)};
+Method reader_methods[] = {method("take", &take), method("begun", &begun), method("plan", &plan),
+                           method("planned", &planned)};
 Method owner_methods[] = {method("enter_new_owner", &enter_new_owner), method("set_owner", &set_owner),
                           method("owns", &owns)};
 
 }  // namespace
 }  // namespace cudamem
 
-// The functions `take` and `begun` for a slot, whose counters are of the class `type`.
+// The functions `take`, `begun`, `plan` and `planned` for a slot, whose counters are of the class `type`, and its source.
 EXPORT Object* cudamem_reader_functions(int32_t slot, Object* type) {
   using namespace cudamem;
-  return Keeping<Reader>::functions(reader_methods, 2, new Reader(slot, type));
+  return Keeping<Source>::functions(reader_methods, 4, new Reader(slot, type), true);
 }
 
 EXPORT Object* cudamem_owner_functions() {
   using namespace cudamem;
-  return functions(owner_methods, 3, nullptr);
+  return functions(owner_methods, 3, nullptr, false);
 }

@@ -431,6 +431,7 @@ EXPORT void cudamem_refusal(Refusal* out) {
 
 EXPORT uint32_t cudamem_thread() { return thread_number(); }
 
+#include "boundaries.h"
 #include "cpu_functions.h"
 #include "device_functions.h"
 #include "journal_calls.h"

@@ -46,7 +46,7 @@ class CudaStatistics:
         self._views: Views | None = Views.in_place()
         self._reader = self._views.join()
         self.alone = self._reader.alone
-        """By card a function that reads as ``count`` does, as long as nothing has to be added to what it returns."""
+        """By card what reads as ``count`` does, as long as nothing has to be added to what it returns."""
 
     def read(self, index: int) -> tuple[Stats, Counts]:
         """The statistics with the peaks since the last read, and the counts that were reset; resets the peaks."""
@@ -81,7 +81,8 @@ class CudaStatistics:
         if lost is not None:
             counters = _with_peaks(counters, lost)
         if views.is_alone(index):
-            reader.alone[index] = card.read_alone
+            reader.alone[index] = card
+            card.set_alone(True)
         return counters
 
     def peek(self, index: int) -> Stats:
@@ -137,7 +138,6 @@ class CudaRecorder(WithoutOwners):
         self._history = history
         self._led = history if leads else None
         self._alone = statistics.alone
-        self._last = ZERO
         self._started = False
         self._released = 0  # bytes of workspaces, at the last release
         self._bases: dict[int, int | None] = {} if history is None else history.bases
@@ -146,6 +146,12 @@ class CudaRecorder(WithoutOwners):
     def keeps_events(self) -> bool:
         """Whether the history is ours."""
         return self._history is not None and self._history.ours
+
+    @property
+    def source(self) -> object | None:
+        """The card's native counters, as long as nothing has to be added to them."""
+        card = self._alone.get(self._index)
+        return None if card is None else card.source
 
     def wake(self, *, limited: bool) -> None:
         """Start a separate history for the test."""
@@ -174,9 +180,9 @@ class CudaRecorder(WithoutOwners):
     def release(self) -> None:
         """Free cuBLAS workspaces, and shared CUDA memory that other processes have released."""
         if torch_api.cuda_initialized():
-            before = self._allocated()
+            before = self._now("allocated_bytes")
             torch_api.clear_workspaces()
-            self._released = before - self._allocated()
+            self._released = before - self._now("allocated_bytes")
 
     def retake(self) -> None:
         """Let cuBLAS allocate its workspaces for the current stream: those of this thread; and where more was released
@@ -184,24 +190,24 @@ class CudaRecorder(WithoutOwners):
         """
         if not torch_api.cuda_initialized():
             return
-        before = self._allocated()
+        before = self._now("allocated_bytes")
         torch_api.take_workspaces(self._index)
-        if self._allocated() - before < self._released:
+        if self._now("allocated_bytes") - before < self._released:
             torch_api.take_workspaces(self._index, backward=True)
 
-    def _allocated(self) -> int:
-        """Bytes now; 0 where a custom allocator has no statistics."""
+    def _now(self, name: str) -> int:
+        """Bytes of one kind now; 0 where a custom allocator has no statistics."""
         with suppress(RuntimeError):
-            return int(self._statistics.peek(self._index)["allocated_bytes"]["all"]["current"])
+            return int(self._statistics.peek(self._index)[name]["all"]["current"])
         return 0
 
     def outside(self) -> OutsideUse | None:
-        """From NVML or CUDA, minus what was reserved at the last read; ``None`` before CUDA starts, or simulated."""
+        """From NVML or CUDA, minus what is reserved; ``None`` before CUDA starts, or simulated."""
         if not torch_api.cuda_initialized() or torch_api.simulated_cards():
             return None
         from cudamem_testing.recorders.outside import read
 
-        return read(self.device, self._last.reserved or 0)
+        return read(self.device, self._now("reserved_bytes"))
 
     def capture(self) -> CudaCapture | None:
         """The allocator's snapshot; ``None`` if no history was requested."""
@@ -258,12 +264,9 @@ class CudaRecorder(WithoutOwners):
 
         Zeros, without a call, before CUDA is initialised.
         """
-        read_alone = self._alone.get(self._index)
-        found = None if read_alone is None else read_alone()
-        if found is None:
-            found = self._read_with_others()
-        self._last = found
-        return found
+        card = self._alone.get(self._index)
+        found = None if card is None else card.read_alone()
+        return self._read_with_others() if found is None else found
 
     def _read_with_others(self) -> Counters:
         """The same, with what others have reset, and passing on what it resets."""

@@ -8,7 +8,7 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 from cudamem_testing.recorders.build import RecorderUnavailable
-from cudamem_testing.recorders.card_recorder import CardLibrary
+from cudamem_testing.recorders.card_recorder import CardLibrary, HostWatch
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
 from cudamem_testing.recorders.history import CudaHistory
 from cudamem_testing.recorders.native import NativeRecorder
@@ -47,6 +47,6 @@ class CudaDevices:
         leads, self._led = not self._led, True
         return CudaRecorder(device, self._statistics, self._backend, self._history, leads=leads)
 
-    def host_watch(self) -> Callable[[], int] | None:
-        """What counts pinned host memory; ``None`` without the native library."""
+    def host_watch(self) -> HostWatch | None:
+        """What watches pinned host memory; ``None`` without the native library."""
         return None if self._library is None else self._library.host_watch()

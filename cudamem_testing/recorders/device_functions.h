@@ -6,29 +6,32 @@
 
 #include "device_counters.h"
 #include "python_functions.h"
+#include "source.h"
 
 namespace cudamem {
 namespace {
 
 // Reads one device as counters.
-struct DeviceReader {
+struct DeviceReader : Source {
   enum Outcome { kUnread, kAtRest, kReset };
 
   int32_t device_type, index;
   Object* type;              // the class `Counters`
   int64_t told[kPeaks] = {};  // the highest peaks that were reported
   DeviceReading last = {};    // what `counters` were made of
-  Object* counters = nullptr;  // those of the last reading, if it was made alone
+  Object* counters = nullptr;  // those of the last reading, if it was made alone, and not at a boundary
+  bool alone = false;          // nobody else resets the peaks, and nothing has to be added to the counters
 
   DeviceReader(int32_t device_type, int32_t index, Object* type) : device_type(device_type), index(index), type(type) {
     Py_IncRef(type);
   }
-  ~DeviceReader() {
+  ~DeviceReader() override {
     drop();
     Py_DecRef(type);
   }
   DeviceReader(const DeviceReader&) = delete;
   DeviceReader& operator=(const DeviceReader&) = delete;
+  static DeviceReader& of(Object* self) { return static_cast<DeviceReader&>(*Keeping<Source>::of(self)); }
 
   void drop() {
     Object* const dropped = counters;
@@ -45,7 +48,7 @@ struct DeviceReader {
 
   // Reads the counters, and resets the peaks if one is above the current level. `kUnread`: torch's own function must be
   // called, or, if `quiet`, a peak is higher than reported; then nothing was reset.
-  Outcome read(bool quiet, DeviceReading* now) const {
+  Outcome take(bool quiet, DeviceReading* now) const {
     DeviceCounters<c10::DeviceAllocator> device;
     try {
       if (!device.find(device_type, index)) return kUnread;
@@ -59,26 +62,33 @@ struct DeviceReader {
     return kReset;
   }
 
-  Object* counters_of(const DeviceReading& now) const {
-    return new_counters(type, {now.allocated, now.allocated_peak, now.requested, now.requested_peak, now.reserved,
-                               now.reserved_peak, now.active, now.active_peak, now.allocations, now.segments,
-                               now.retries, now.blocks});
+  static Numbers numbers_of(const DeviceReading& now) {
+    return {{now.allocated, now.allocated_peak, now.requested, now.requested_peak, now.reserved, now.reserved_peak,
+             now.active, now.active_peak, now.allocations, now.segments, now.retries, now.blocks}};
+  }
+
+  bool read(bool, Numbers* numbers) override {
+    DeviceReading now;
+    drop();
+    if (!alone || take(true, &now) == kUnread) return false;
+    *numbers = numbers_of(now);
+    return true;
   }
 };
 
 // For the only one who resets the device's peaks: the counters, the same object if nothing has changed. `None` where `read`
 // has more to say, or cannot read: then nothing was reset.
 Object* read_alone(Object* self, Object* const*, ssize_t) {
-  DeviceReader& reader = *Keeping<DeviceReader>::of(self);
+  DeviceReader& reader = DeviceReader::of(self);
   DeviceReading now;
-  const DeviceReader::Outcome outcome = reader.read(true, &now);
+  const DeviceReader::Outcome outcome = reader.take(true, &now);
   if (outcome == DeviceReader::kAtRest && reader.counters && reader.last.has_same_counters(now)) {
     Py_IncRef(reader.counters);
     return reader.counters;
   }
   reader.drop();
   if (outcome == DeviceReader::kUnread) return none();
-  Object* const made = reader.counters_of(now);
+  Object* const made = new_counters(reader.type, DeviceReader::numbers_of(now).of);
   if (!made) return nullptr;
   reader.drop();
   reader.last = now;
@@ -90,11 +100,11 @@ Object* read_alone(Object* self, Object* const*, ssize_t) {
 // The counters, always a new object, and the peaks if they were reset and one is higher than reported, or the argument is
 // true: otherwise an empty tuple. `None` if torch's own function must be called: then nothing was reset.
 Object* read_device(Object* self, Object* const* arguments, ssize_t) {
-  DeviceReader& reader = *Keeping<DeviceReader>::of(self);
+  DeviceReader& reader = DeviceReader::of(self);
   const bool every = PyLong_AsLongLong(arguments[0]) != 0;
   reader.drop();
   DeviceReading now;
-  const DeviceReader::Outcome outcome = reader.read(false, &now);
+  const DeviceReader::Outcome outcome = reader.take(false, &now);
   if (outcome == DeviceReader::kUnread) return none();
   const bool reports = outcome == DeviceReader::kReset && (every || reader.has_news(now));
   Object* const both = PyTuple_New(2);
@@ -104,26 +114,33 @@ Object* read_device(Object* self, Object* const* arguments, ssize_t) {
     reader.told[at] = std::max(reader.told[at], now.peaks[at]);
     PyTuple_SetItem(peaks, at, PyLong_FromLongLong(now.peaks[at]));
   }
-  PyTuple_SetItem(both, 0, reader.counters_of(now));
+  PyTuple_SetItem(both, 0, new_counters(reader.type, DeviceReader::numbers_of(now).of));
   PyTuple_SetItem(both, 1, peaks);
   return both;
 }
 
 // Forgets what was reported, so that the next peaks are reported again.
 Object* forget_told(Object* self, Object* const*, ssize_t) {
-  DeviceReader& reader = *Keeping<DeviceReader>::of(self);
+  DeviceReader& reader = DeviceReader::of(self);
   std::fill(reader.told, reader.told + kPeaks, 0);
   return none();
 }
 
+// Sets whether the reader is alone, which the readings at boundaries ask.
+Object* set_alone(Object* self, Object* const* arguments, ssize_t) {
+  DeviceReader::of(self).alone = PyLong_AsLongLong(arguments[0]) != 0;
+  return none();
+}
+
 Method device_methods[] = {method("read_alone", &read_alone), method("read", &read_device),
-                           method("forget", &forget_told)};
+                           method("forget", &forget_told), method("set_alone", &set_alone)};
 
 }  // namespace
 }  // namespace cudamem
 
-// The functions `read_alone`, `read` and `forget` for a device of a c10::DeviceType, whose counters are of the class `type`.
+// The functions `read_alone`, `read`, `forget` and `set_alone` for a device of a c10::DeviceType, whose counters are of the
+// class `type`, and its source.
 EXPORT Object* cudamem_device_functions(int32_t device_type, int32_t index, Object* type) {
   using namespace cudamem;
-  return Keeping<DeviceReader>::functions(device_methods, 3, new DeviceReader(device_type, index, type));
+  return Keeping<Source>::functions(device_methods, 4, new DeviceReader(device_type, index, type), true);
 }

@@ -7,14 +7,16 @@ resets hide from the test are added back when it reads. PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders.base import WithoutEvidence, WithoutOwners, WithoutWorkspaces
 from cudamem_testing.recorders.peaks import SharedPeaks
+
+if TYPE_CHECKING:
+    from cudamem_testing.recorders.card_recorder import HostWatch
 
 READER = "_cuda_hostMemoryStats"
 PEAK_RESET = "_cuda_resetPeakHostMemoryStats"
@@ -29,23 +31,26 @@ def measurable() -> bool:
     return torch_api.cuda_function(READER) is not None and torch_api.cuda_function(PEAK_RESET) is not None
 
 
-def _unknown() -> int:
-    """Without the native library nothing says that it is unchanged."""
-    return 0
-
-
 class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
     """Pinned memory of this process."""
 
     incomplete: str | None = None
 
-    def __init__(self, is_still: Callable[[], int] | None = None) -> None:
-        """``is_still`` says whether nothing has changed since its last call; it is called once CUDA is initialised."""
+    def __init__(self, watch: HostWatch | None = None) -> None:
+        """``watch`` is used once CUDA is initialised; without one every reading asks torch."""
         self.device = Device("host")
-        self._watch = is_still or _unknown
-        self._is_still: Callable[[], int] | None = None  # the same once CUDA is initialised
+        self._watch = watch
+        self._started = False
         self._last: Counters | None = None  # the last counters, if no peak is above them
         self._peaks = SharedPeaks(READER, PEAK_RESET, lambda: torch_api.cuda_initialized())
+        if watch is not None:
+            self._peaks.told = watch.was_reset
+
+    @property
+    def source(self) -> object | None:
+        """Once CUDA is initialised, unless others have reset peaks."""
+        watch = self._watch
+        return None if watch is None or not self._started or self._peaks.lost is not None else watch.source
 
     def wake(self, *, limited: bool) -> None:
         """Always awake."""
@@ -55,17 +60,13 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
 
     def read_and_reset_peaks(self) -> Counters:
         """One C call, and a reset of peaks above the current level; zeros before CUDA is initialised."""
-        is_still = self._is_still
-        if is_still is not None and is_still() and (last := self._last) is not None and self._peaks.lost is None:
-            return last
-        return self._read()
-
-    def _read(self) -> Counters:
-        if self._is_still is None:
+        if not self._started:
             if not torch_api.cuda_initialized():
                 return ZERO
-            self._is_still = self._watch
-            self._is_still()  # what changes from here on has not been read
+            self._started = True
+        watch = self._watch  # asked in any case: what changes from here on has not been read
+        if watch is not None and watch.is_still() and (last := self._last) is not None and self._peaks.lost is None:
+            return last
         stats = self._peaks.peek()
         names = NAMES if NAMES[0] in stats else OLDER_NAMES
         held, kept, requests = (stats[name] for name in names)

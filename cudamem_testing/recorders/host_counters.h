@@ -8,6 +8,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "source.h"
+
 namespace at {
 struct HostAllocator;  // incomplete in versions of torch without it
 HostAllocator* getHostAllocator(DeviceType);
@@ -18,6 +20,7 @@ namespace cudamem {
 // Bytes in use, bytes that the allocator keeps, and requests; each with its peak.
 struct HostReading {
   int64_t held, held_peak, kept, kept_peak, requests, allocations;
+  bool operator==(const HostReading& other) const { return std::memcmp(this, &other, sizeof other) == 0; }
 };
 
 // Names of torch 2.10 and later, and those before.
@@ -35,18 +38,52 @@ HostReading host_reading(const Stats& stats, long) {
 // `Allocator` is a parameter so that its members are looked up only where it is complete.
 template <typename Allocator, typename = void>
 struct HostCounters {
-  static bool is_still(HostReading*) { return false; }
+  static bool read(HostReading*) { return false; }
 };
 
 template <typename Allocator>
 struct HostCounters<Allocator, std::void_t<decltype(sizeof(Allocator))>> {
-  static bool is_still(HostReading* last) {
+  static bool read(HostReading* now) {
     Allocator* const allocator = at::getHostAllocator(at::kCUDA);
     if (!allocator) return false;
-    const HostReading now = host_reading(allocator->get_stats(), 0);
-    if (std::memcmp(last, &now, sizeof now) == 0) return true;
-    *last = now;
-    return false;
+    *now = host_reading(allocator->get_stats(), 0);
+    return true;
+  }
+};
+
+// Whether pinned memory is as it was. CUDA must be initialised.
+struct HostReader : Source {
+  HostReading last{}, at_boundary{};
+  bool others_reset = false;  // peaks, since the test began
+
+  // Whether it is unchanged since the last call; false if torch does not show it.
+  bool is_still() {
+    HostReading now;
+    if (!take(&now)) return false;
+    const bool still = now == last;
+    last = now;
+    return still;
+  }
+
+  // Only in a test in which nothing has changed so far: Python adds what others have reset to the rest.
+  bool read(bool first, Numbers* numbers) override {
+    if (first) others_reset = false;
+    HostReading now;
+    if (others_reset || !take(&now) || now.held != now.held_peak || now.kept != now.kept_peak) return false;
+    if (!first && !(now == at_boundary)) return false;
+    at_boundary = now;
+    *numbers = {{now.held, now.held_peak, kNotKnown, kNotKnown, now.kept, now.kept_peak, kNotKnown, kNotKnown,
+                 now.allocations, kNotKnown, kNotKnown, now.requests}};
+    return true;
+  }
+
+ private:
+  static bool take(HostReading* now) {
+    try {
+      return HostCounters<at::HostAllocator>::read(now);
+    } catch (...) {
+      return false;
+    }
   }
 };
 

@@ -17,9 +17,10 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cudamem_testing.recorders.build import CPU_RECORDER, RecorderUnavailable, compiled, compiled_before, load
+from cudamem_testing.recorders.native_boundaries import NativeBoundaries
 from cudamem_testing.recorders.native_calls import declare, room
 from cudamem_testing.recorders.native_python import introduce, take_code
 from cudamem_testing.recorders.native_records import (
@@ -66,7 +67,7 @@ _StopCodes, _StackCounts = ctypes.c_uint64 * _STOP_CODES, ctypes.c_uint64 * 2
 #: For each library by its handle: a process has one, tests load others.
 _FRAMES: dict[int, KnownFrames] = {}
 
-# Options of what `Slot.counting` returns.
+# Options of a reading, see `SlotFunctions.take`.
 BEGINS, RECORDS, ANYWAY = 1, 2, 4
 _RELEASED = "this observer of the CPU recorder was released"
 _WHY_NOT = {
@@ -74,6 +75,33 @@ _WHY_NOT = {
     -2: "another CPU allocator was registered over the recorder; restore the earlier one first",
     -3: "another copy of the CPU recorder is in place in this process",
 }
+
+
+class SlotFunctions(Generic[C]):
+    """Builtin functions for a slot: every test calls them."""
+
+    __slots__ = ("begun", "plan", "planned", "source", "take")
+
+    def __init__(
+        self,
+        take: Callable[[int], C | None],
+        begun: Callable[[], tuple[int, int]],
+        plan: Callable[[int], None],
+        planned: Callable[[], int],
+        source: object,
+    ) -> None:
+        self.take = take
+        """Reads the slot; the same object if nothing has changed. Its argument is 0, or options: `BEGINS` a test, with
+        requested bytes that equal allocated ones. If another allocator is in place, or, with `RECORDS`, stacks and
+        events are not recorded, it returns `None` and reads nothing; but with `ANYWAY` it reads."""
+        self.begun = begun
+        """Returns how many events and how many refusals there were when the test began."""
+        self.plan = plan
+        """Has the next reading use these options as well."""
+        self.planned = planned
+        """Returns the options that the next reading will use."""
+        self.source = source
+        """See :class:`~.base.Recorder`."""
 
 
 class Slot:
@@ -95,16 +123,9 @@ class Slot:
         """As `read`, but does not reset the peak."""
         return self._reading(reset=False)
 
-    def counting(self, kind: type[C]) -> tuple[Callable[[int], C | None], Callable[[], tuple[int, int]]]:
-        """Two builtin functions: one reads as `read` does, the other tells what a test began with.
-
-        The first returns counters of that class, the same object if nothing has changed. Its argument is 0, or options:
-        `BEGINS` a test, with requested bytes that equal allocated ones. If another allocator is in place, or, with
-        `RECORDS`, stacks and events are not recorded, it returns `None` and reads nothing; but with `ANYWAY` it reads.
-        The second returns how many events and how many refusals there were when the test began.
-        """
-        functions: tuple[Any, Any] = self._library.cudamem_reader_functions(self._number, kind)
-        return functions
+    def counting(self, kind: type[C]) -> SlotFunctions[C]:
+        """What reads as `read` does, as counters of that class."""
+        return SlotFunctions(*self._library.cudamem_reader_functions(self._number, kind))
 
     def _reading(self, *, reset: bool) -> Reading:
         if not self._library.cudamem_read(self._number, reset, self._buffer):
@@ -216,6 +237,10 @@ class NativeRecorder:
         from cudamem_testing.recorders.native_device import NativeDevice
 
         return NativeDevice(self._library, device_type, index)
+
+    def boundaries(self, sources: Sequence[object], names: Sequence[str]) -> NativeBoundaries:
+        """What keeps the readings of these sources at the boundaries of tests; two names for each."""
+        return NativeBoundaries(self._library, sources, names)
 
     def set_owner(self, owner: int) -> int:
         """Tag all blocks allocated from now on, on every thread; returns the earlier tag.

@@ -7,7 +7,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     acquire_slot() -> c_int32                           release_slot(c_int32) -> c_int32
     read(c_int32 slot, c_int32 reset, Reading*) -> c_int32 0 no such slot
     new_owner() -> c_uint32
-    reader_functions(c_int32 slot, the class Counters) -> take, begun               builtin functions: cpu_functions.h
+    reader_functions(c_int32 slot, the class Counters) -> take, begun, plan, planned, a source      cpu_functions.h
+    boundary_functions(sources, names, the class Counters) -> read, key, counters, grown, gained    boundaries.h
     owner_functions() -> enter_new_owner, set_owner, owns
     owner_totals(c_uint32, OwnerTotals*) -> c_int32
     scan(c_int64 owner or -1, Block*, c_uint64 room) -> c_uint64 needed or copied
@@ -27,7 +28,8 @@ Signatures, as ctypes sees them (`cudamem_` in front; `->` what it returns):
     notes(c_int32 handle, Note*, c_uint64 room) -> c_uint64 how many
     take_highest(c_int32 handle, c_int64[29]) -> c_int32
     has_device(c_int32 device type, c_int32 index) -> c_int32
-    device_functions(c_int32 device type, c_int32 index, the class Counters) -> read_alone, read, forget
+    device_functions(c_int32 device type, c_int32 index, the class Counters)
+        -> read_alone, read, forget, set_alone, a source                                            device_functions.h
 
     Reading      8s: allocated, peak, own, own_peak; 8u: peak_event, events, allocations, live_blocks,
                  allocated_total, unknown_frees, refusals                                       (88 bytes, "=4q7Q")
@@ -63,6 +65,7 @@ def room(size: int) -> tuple[bytearray, Any]:
 def declare(library: ctypes.PyDLL) -> None:
     """Tell ctypes the types of the calls; those that are not named here take and return what ctypes assumes."""
     for name, result in (
+        ("boundary_functions", ctypes.py_object),
         ("device_functions", ctypes.py_object),
         ("is_installed", ctypes.c_bool),
         ("owner_functions", ctypes.py_object),
@@ -91,6 +94,7 @@ def declare(library: ctypes.PyDLL) -> None:
         "close_journal",
     ):
         getattr(library, f"cudamem_{name}").restype = None
+    library.cudamem_boundary_functions.argtypes = [ctypes.py_object] * 3
     library.cudamem_device_functions.argtypes = [ctypes.c_int32, ctypes.c_int32, ctypes.py_object]
     library.cudamem_reader_functions.argtypes = [ctypes.c_int32, ctypes.py_object]
     library.cudamem_owner_totals.argtypes = [ctypes.c_uint32, ctypes.c_char_p]

@@ -37,7 +37,8 @@ class NativeDevice:
     """The counters of one device, by the number of its `c10::DeviceType`. Not thread-safe."""
 
     def __init__(self, library: ctypes.PyDLL, device_type: int, index: int) -> None:
-        alone, read, forget = library.cudamem_device_functions(device_type, index, Counters)
+        functions = library.cudamem_device_functions(device_type, index, Counters)
+        alone, read, forget, set_alone, source = functions
         self.read_alone: Callable[[], Counters | None] = alone
         """The counters, for the only one who resets the device's peaks; the same object if nothing has changed.
 
@@ -46,6 +47,10 @@ class NativeDevice:
         self._read: Callable[[bool], tuple[Counters, tuple[int, ...]] | None] = read
         self.forget: Callable[[], None] = forget
         """Forget the reported peaks, so that the next ones are reported again."""
+        self.set_alone: Callable[[bool], None] = set_alone
+        """Say whether nobody else resets the device's peaks, so that its source may be read."""
+        self.source: object = source
+        """See :class:`~.base.Recorder`."""
 
     def read(self, *, every: bool = False) -> tuple[Counters, Levels] | None:
         """The counters, and the device's peaks if they were reset.

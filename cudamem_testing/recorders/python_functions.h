@@ -29,9 +29,16 @@ void Py_DecRef(Object*);
 Object* PyCFunction_NewEx(Method*, Object*, Object*);
 Object* PyCapsule_New(void*, const char*, void (*)(Object*));
 void* PyCapsule_GetPointer(Object*, const char*);
+Object* PyBool_FromLong(long);
+Object* PyBytes_FromStringAndSize(const char*, ssize_t);
+char* PyBytes_AsString(Object*);
 Object* PyType_GenericAlloc(Object*, ssize_t);
 Object* PyTuple_New(ssize_t);
+ssize_t PyTuple_Size(Object*);
+Object* PyTuple_GetItem(Object*, ssize_t);
 int PyTuple_SetItem(Object*, ssize_t, Object*);
+Object* PyList_New(ssize_t);
+int PyList_Append(Object*, Object*);
 long long PyLong_AsLongLong(Object*);
 Object* PyLong_FromLongLong(long long);
 void PyErr_SetString(Object*, const char*);
@@ -50,6 +57,17 @@ inline Object* none() {
 // A number that is not known.
 constexpr long long kNotKnown = INT64_MIN;
 
+inline Object* number_or_none(long long number) { return number == kNotKnown ? none() : PyLong_FromLongLong(number); }
+
+// A tuple of two new objects, which it takes over.
+inline Object* pair(Object* one, Object* two) {
+  Object* const made = PyTuple_New(2);
+  if (!made) return nullptr;
+  PyTuple_SetItem(made, 0, one);
+  PyTuple_SetItem(made, 1, two);
+  return made;
+}
+
 // A new object of the class `Counters`: its numbers in their order, `None` for one that is not known, and no notes. Making
 // it may collect garbage, whose finalizers may run anything.
 template <int kFields>
@@ -58,7 +76,7 @@ Object* new_counters(Object* type, const long long (&fields)[kFields]) {
   if (!made) return nullptr;
   ssize_t at = 0;
   for (const long long field : fields) {
-    PyTuple_SetItem(made, at++, field == kNotKnown ? none() : PyLong_FromLongLong(field));
+    PyTuple_SetItem(made, at++, number_or_none(field));
   }
   PyTuple_SetItem(made, at, PyTuple_New(0));
   return made;
@@ -70,9 +88,9 @@ inline Method method(const char* name, Object* (*call)(Object*, Object* const*, 
   return {name, reinterpret_cast<FastCall>(call), kFastCall, nullptr};
 }
 
-// A tuple of new builtin functions, which get `self` as their first argument.
-inline Object* functions(Method* methods, ssize_t count, Object* self) {
-  Object* const made = PyTuple_New(count);
+// A tuple of new builtin functions, which get `self` as their first argument; if asked for, the last item is `self`.
+inline Object* functions(Method* methods, ssize_t count, Object* self, bool and_self) {
+  Object* const made = PyTuple_New(count + (and_self ? 1 : 0));
   for (ssize_t at = 0; made && at < count; ++at) {
     Object* const one = PyCFunction_NewEx(methods + at, self, nullptr);
     if (!one) {
@@ -80,6 +98,10 @@ inline Object* functions(Method* methods, ssize_t count, Object* self) {
       return nullptr;
     }
     PyTuple_SetItem(made, at, one);
+  }
+  if (made && and_self) {
+    Py_IncRef(self);
+    PyTuple_SetItem(made, count, self);
   }
   return made;
 }
@@ -89,14 +111,14 @@ template <typename Kept>
 struct Keeping {
   static constexpr const char* kName = "cudamem_testing.kept";
 
-  // New functions, which take over `kept`.
-  static Object* functions(Method* methods, ssize_t count, Kept* kept) {
+  // New functions, which take over `kept`; if asked for, the last item is the capsule that has it.
+  static Object* functions(Method* methods, ssize_t count, Kept* kept, bool and_capsule = false) {
     Object* const capsule = PyCapsule_New(kept, kName, [](Object* self) { delete of(self); });
     if (!capsule) {
       delete kept;
       return nullptr;
     }
-    Object* const made = cudamem::functions(methods, count, capsule);
+    Object* const made = cudamem::functions(methods, count, capsule, and_capsule);
     Py_DecRef(capsule);
     return made;
   }

@@ -18,7 +18,6 @@ from cudamem_testing.guards import Function, Patches, stand_in
 from cudamem_testing.recorders.peaks import Levels, Peaks, Stats, peaks_of
 
 if TYPE_CHECKING:
-    from cudamem_testing.model.counters import Counters
     from cudamem_testing.recorders.native_device import NativeDevice
 
 Counts = tuple[int, int, int]
@@ -38,8 +37,14 @@ class Reader:
         """Peaks of each card that others have reset since it read."""
         self.cards: dict[int, NativeDevice | None] = {}
         """What reads each card natively, which keeps the peaks that are already hidden."""
-        self.alone: dict[int, Callable[[], Counters | None]] = {}
-        """For each card a reading to which nothing has to be added, while there is no other reader and no debt."""
+        self.alone: dict[int, NativeDevice] = {}
+        """What reads each card where nothing has to be added, while there is no other reader and no debt."""
+
+    def end_alone(self, index: int) -> None:
+        """Something has to be added to what is read of a card from here on."""
+        card = self.alone.pop(index, None)
+        if card is not None:
+            card.set_alone(False)
 
 
 class Views:
@@ -98,12 +103,13 @@ class Views:
         for reader in self.readers:
             if reader is not but:
                 reader.lost.setdefault(index, Peaks()).keep(levels)
-                reader.alone.pop(index, None)
+                reader.end_alone(index)
 
     def join(self) -> Reader:
         """A new reader."""
         for other in self.readers:
-            other.alone.clear()
+            for index in [*other.alone]:
+                other.end_alone(index)
         reader = Reader()
         self.readers.append(reader)
         return reader
@@ -114,12 +120,13 @@ class Views:
 
     def _end_alone(self, index: int) -> None:
         for reader in self.readers:
-            reader.alone.pop(index, None)
+            reader.end_alone(index)
 
     def leave(self, reader: Reader) -> None:
         """A reader ends; torch's functions are restored when none needs the replacements."""
         self.readers = [other for other in self.readers if other is not reader]
-        reader.alone.clear()
+        for index in [*reader.alone]:
+            reader.end_alone(index)
         for index in [index for index, hidden in self.hidden.items() if not self._is_hidden(index, hidden)]:
             self._show(index)
         self._restore_if_idle()

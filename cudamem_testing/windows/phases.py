@@ -1,19 +1,21 @@
 """The phases of a test, which share their boundaries: each is read once.
 
 Most tests open no window of their own. Then no span is made, only the readings are kept until the test has ended, and
-all equal windows are one object. As soon as anything else uses the recorders in the test, such as a window or a wider
-fixture, the phases get the spans that they would have had from the beginning. PYTEST_DONT_REWRITE
+all equal windows are one object. Native code keeps them if it can read all recorders. As soon as anything else uses the
+recorders in the test, such as a window or a wider fixture, the phases get the spans that they would have had from the
+beginning. PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.windows import SharedWindows, Window, growth_names, growths
 from cudamem_testing.recorders.base import Recorder
-from cudamem_testing.windows.spans import Span, measured
+from cudamem_testing.windows.spans import Read, Span, measured
 from cudamem_testing.windows.tracker import Tracker
 
 WHOLE = "test"
@@ -28,7 +30,7 @@ class Phases:
     With ``spans`` they have them from the beginning: then their windows have the readings at their ends.
     """
 
-    __slots__ = ("_ended", "_list", "_names", "_reads", "_shared", "_spans", "_tracker", "name")
+    __slots__ = ("_ended", "_list", "_names", "_native", "_reads", "_shared", "_spans", "_tracker", "name")
 
     def __init__(self, tracker: Tracker, name: str, shared: SharedWindows, *, spans: bool = False) -> None:
         self.name = name
@@ -40,10 +42,16 @@ class Phases:
         self._spans: list[Span] = []
         """Of the whole and of the current phase, once it is divided."""
         self._ended: tuple[Window, ...] | None = None
+        self._reads: list[list[Read]] = []
+        """At each boundary, unless native code keeps them."""
         with tracker.turn:
-            self._reads = [tracker.readings()]
+            spans = spans or bool(tracker.spans)
+            native = None if spans else tracker.boundaries()
+            self._native = native if native is not None and native.read(True) else None
+            if self._native is None:
+                self._reads.append(tracker.readings())
             tracker.undivided = self
-            if spans or tracker.spans:
+            if spans:
                 tracker.fold(self._reads[0])
                 self.divide()
 
@@ -51,7 +59,14 @@ class Phases:
         """Begin another phase with one reading."""
         tracker = self._tracker
         with tracker.turn:
-            reads = tracker.readings()  # a finalizer that runs meanwhile may divide it
+            known: Iterable[Counters | None] = repeat(None)
+            if self._native is not None:
+                if self._native.read(False):
+                    self._names.append(name)
+                    self.name = name
+                    return
+                known = self._take_over()
+            reads = tracker.readings(known)  # a finalizer that runs meanwhile may divide it
             if not tracker.sees_all:  # the phase that ends may have missed something, others not
                 self.divide()
             if self._spans:
@@ -81,10 +96,12 @@ class Phases:
                 whole = tracker.close(self._spans[0], fresh=fresh)
                 return self._shared.of(self._list), whole
             tracker.undivided = None
-        key = self._key()
-        found = self._shared.tests.get(key)
-        if found is None:
-            found = self._shared.add(key, self._windows(self._names[:-1]), self._windows([WHOLE]))
+            key = self._key()
+            found = self._shared.tests.get(key)
+            if found is None:
+                self._take_over()
+                found = self._shared.add(key, self._windows(self._names[:-1]), self._windows([WHOLE]))
+            self._native = None  # it keeps the readings of the next test from here on
         self._list += found[0]
         return found
 
@@ -97,6 +114,7 @@ class Phases:
     @property
     def ended(self) -> tuple[Window, ...]:
         """The windows of the phase that has ended last."""
+        self._take_over()
         if self._ended is not None:
             return self._ended
         return tuple(self._windows(self._names[-2:-1], len(self._reads) - 2))
@@ -105,6 +123,9 @@ class Phases:
         """Names and bytes of the growth in the phase that has ended last, as :func:`~.model.windows.growths`."""
         if self._ended is not None:
             return growths(self._ended)
+        native = self._native
+        if native is not None:
+            return native.grown()
         found = []
         for (recorder, start), (_, now) in zip(self._reads[-2], self._reads[-1], strict=True):
             names = growth_names(recorder.device)
@@ -123,11 +144,13 @@ class Phases:
 
     def divide(self) -> None:
         """Make the spans, unless that is done or the test has ended."""
-        tracker, reads = self._tracker, self._reads
+        tracker = self._tracker
         with tracker.turn, CollectorPaused():  # what a finalizer reads must reach the spans
             if tracker.undivided is not self:
                 return
             tracker.undivided = None
+            self._take_over()
+            reads = self._reads
             self._list += self._windows(self._names[:-1])
             if len(reads) > 1:
                 self._ended = self.ended
@@ -143,6 +166,9 @@ class Phases:
     def gained(self, *, fresh: bool = True) -> list[Gained]:
         """The growth of bytes and blocks on each device since the first phase began, up to now or the last reading."""
         with self._tracker.turn:
+            if self._native is not None and not fresh:
+                gained = zip(self._tracker.recorders, self._native.gained(), strict=True)
+                return [(recorder, size, blocks) for recorder, (size, blocks) in gained]
             now = self._tracker.boundary() if fresh else self._tracker.last
             starts = dict(self._reads[0])
             for span in self._spans[:1]:
@@ -158,9 +184,25 @@ class Phases:
                 found.append((recorder, grown, more))
         return found
 
+    def _take_over(self) -> Iterable[Counters | None]:
+        """Keep the readings here from now on, and not in native code.
+
+        Returns what that has read at another boundary, of which not every device could be read.
+        """
+        with self._tracker.turn:
+            if self._native is None:
+                return ()
+            with CollectorPaused():  # a finalizer may ask for all readings
+                read, complete = self._native.counters(), len(self._names)
+                self._reads += map(self._tracker.readings, read[:complete])
+                self._native = None
+            return chain.from_iterable(read[complete:])
+
     def _key(self) -> tuple[object, ...]:
         """Equal for tests whose windows are equal, and mostly only for these."""
         key: list[object] = [*self._names]
+        if self._native is not None:
+            return (*key, self._native.key())
         for place, (recorder, start) in enumerate(self._reads[0]):
             key.append(recorder.device)
             before, allocations = None, start.allocations

@@ -10,14 +10,17 @@ ends a span. PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
 
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.model.windows import Window
+from cudamem_testing.model.windows import Window, growth_names
 from cudamem_testing.recorders.base import Recorder
+from cudamem_testing.recorders.native import NativeRecorder
+from cudamem_testing.recorders.native_boundaries import NativeBoundaries
 from cudamem_testing.show.usage import hide_wrong_arguments
 from cudamem_testing.windows.spans import LATE, Level, Read, Span, Undivided, move, sum_of
 
@@ -37,6 +40,8 @@ class Tracker:
         self.sees_all = True
         """Whether no recorder may have missed something by then."""
         self._folded: dict[Recorder, Counters] = {}
+        self._sources: list[object | None] = []
+        self._boundaries: NativeBoundaries | None = None
         self.turn = threading.RLock()  # reentrant: a finalizer may end a span during work on the same thread
         """Held by the thread that uses the recorders."""
         self.undivided: Undivided | None = None
@@ -137,12 +142,25 @@ class Tracker:
         """The last reading of a recorder; ``None`` if it was not read."""
         return next((counters for other, counters in self.last if other is recorder), None)
 
-    def readings(self) -> list[Read]:
-        """Read every recorder that is awake and reset its peaks; the caller folds them."""
+    def boundaries(self) -> NativeBoundaries | None:
+        """What reads all recorders at the boundaries of a test; ``None`` if one of them has to be read in Python."""
+        sources = [recorder.source for recorder in self.recorders]
+        if sources != self._sources:
+            self._sources, self._boundaries = sources, None
+            if sources and None not in sources:
+                names = chain.from_iterable(growth_names(recorder.device) for recorder in self.recorders)
+                self._boundaries = NativeRecorder.load().boundaries(sources, [*names])
+        return self._boundaries
+
+    def readings(self, known: Iterable[Counters | None] = repeat(None)) -> list[Read]:
+        """Read every recorder that is awake and reset its peaks, but for those of which a reading is known; the caller
+        folds them.
+        """
         reads: list[Read] = []
         sees_all = True
-        for recorder in self.recorders:
-            counters = recorder.read_and_reset_peaks()
+        for recorder, counters in zip(self.recorders, known, strict=False):
+            if counters is None:
+                counters = recorder.read_and_reset_peaks()
             if counters is not None:
                 reads.append((recorder, counters))
                 if recorder.incomplete is not None:

@@ -103,7 +103,7 @@ NEEDED = {
     "ranks": {"watch"},
     "recorders": {
         *("base", "build", "cache", "capture", "captures", "cards", "choose", "cpu", "early", "identity", "layout"),
-        *("native", "native_calls", "native_python", "native_records"),
+        *("native", "native_boundaries", "native_calls", "native_python", "native_records"),
     },
     "run": {
         "allocator",

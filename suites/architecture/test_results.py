@@ -27,6 +27,7 @@ WORKING = {
     "simulated._Entered": "the cards that are in place, with the library that simulates them",
     "records.known.Evidence": "what a run says about causes, with the functions that tell",
     "unfinalized.Counting": "functions of a watch",
+    "recorders.card_recorder.HostWatch": "functions of a watch",
     "cycles.draft.Question": "what is looked for, with the functions that tell",
     "cycles.draft.Found": "a cycle of garbage that still exists, with what tells whether it was freed",
     "cycles.source._Store": "a piece of a parsed file, while lines are looked for",

@@ -98,6 +98,8 @@ class Allocator:
 class NativeCard:
     """What the native library does, on the model: ``test_native_device`` holds the library to the same."""
 
+    source = None
+
     def __init__(self, card: Card) -> None:
         self._card = card
         self._told: dict[Slot, int] = {}
@@ -105,6 +107,9 @@ class NativeCard:
 
     def forget(self) -> None:
         self._told.clear()
+
+    def set_alone(self, alone: bool) -> None:
+        """Its readings at boundaries are not modelled."""
 
     def read_alone(self) -> Counters | None:
         last, self._last = self._last, None

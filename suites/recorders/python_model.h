@@ -68,6 +68,8 @@ Object* PyTuple_New(ssize_t size) {
   return made;
 }
 Object* PyType_GenericAlloc(Object*, ssize_t size) { return PyTuple_New(size); }
+ssize_t PyTuple_Size(Object* tuple) { return modelled(tuple)->items.size(); }
+Object* PyTuple_GetItem(Object* tuple, ssize_t at) { return modelled(tuple)->items[at]; }
 int PyTuple_SetItem(Object* tuple, ssize_t at, Object* item) {
   modelled(tuple)->items[at] = item;
   return 0;
@@ -78,4 +80,9 @@ Object* PyLong_FromLongLong(long long number) {
   made->number = number;
   return made;
 }
+Object* PyBool_FromLong(long number) { return PyLong_FromLongLong(number); }
+Object* PyList_New(ssize_t) { std::abort(); }
+int PyList_Append(Object*, Object*) { std::abort(); }
+Object* PyBytes_FromStringAndSize(const char*, ssize_t) { std::abort(); }
+char* PyBytes_AsString(Object*) { std::abort(); }
 void PyErr_SetString(Object*, const char*) { std::abort(); }

@@ -25,6 +25,7 @@ from cudamem_testing.recorders.capture import GRAD_MODE
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
 from cudamem_testing.recorders.host import HostRecorder
 from cudamem_testing.recorders.layout import FramesUnreadable
+from cudamem_testing.recorders.native import NativeRecorder
 from suites import forked
 
 gather = partial(torch._C._profiler.gather_traceback, python=True, script=False, cpp=False)
@@ -335,7 +336,7 @@ def test_without_cuda_pinned_memory_never_counts_as_unchanged() -> None:
         from cudamem_testing.recorders.card_recorder import CardLibrary
 
         watch = CardLibrary.load().host_watch()
-        print([watch() for _ in range(2)])
+        print([watch.is_still() for _ in range(2)])
     """
     command = [forked.python(), "-c", dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
@@ -345,7 +346,7 @@ def test_without_cuda_pinned_memory_never_counts_as_unchanged() -> None:
 @pytest.mark.gpu
 def test_pinned_memory_is_still_until_it_changes(library: CardLibrary) -> None:
     torch.cuda.init()
-    is_still = library.host_watch()
+    is_still = library.host_watch().is_still
     recorder = HostRecorder()
     is_still()
     assert [is_still(), is_still()] == [1, 1]
@@ -357,6 +358,27 @@ def test_pinned_memory_is_still_until_it_changes(library: CardLibrary) -> None:
     del pinned
     changed = recorder.read_and_reset_peaks() != before  # torch counts it as free when it comes to it
     assert [is_still(), is_still()] == [not changed, 1]
+    recorder.close()
+
+
+@pytest.mark.gpu
+def test_pinned_memory_is_read_natively_until_it_changes(library: CardLibrary) -> None:
+    torch.cuda.init()
+    recorder = HostRecorder(library.host_watch())
+    recorder.read_and_reset_peaks()
+    read = recorder.read_and_reset_peaks()
+    boundaries = NativeRecorder.load().boundaries([recorder.source], ["host", "host reserved"])
+    assert [boundaries.read(True), boundaries.read(False)] == [True, True]
+    assert boundaries.counters() == ((read,), (read,))
+    torch._C._cuda_resetPeakHostMemoryStats()
+    assert boundaries.read(False) is False
+    assert recorder.source is None
+    recorder.read_and_reset_peaks()
+    assert boundaries.read(True) is True
+    pinned = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
+    assert boundaries.read(False) is False
+    assert boundaries.counters() == ((read,), (None,))
+    del pinned
     recorder.close()
 
 

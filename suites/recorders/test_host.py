@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ from cudamem_testing import torch_api
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.recorders import host
+from cudamem_testing.recorders.card_recorder import HostWatch
 from cudamem_testing.recorders.host import PEAK_RESET, READER, ZERO, HostRecorder
 from cudamem_testing.windows.tracker import Tracker
 
@@ -138,6 +139,11 @@ def test_a_reset_before_cuda_starts_is_left_to_torch(pinned: Pinned, recorder: H
     assert pinned.reads == 0
 
 
+def watch(is_still: Callable[[], int], told: Callable[[], None] = lambda: None) -> HostWatch:
+    """A watch over pinned memory with a source."""
+    return HostWatch(is_still, told, "a source")
+
+
 @given(st.lists(st.tuples(st.sampled_from(["pin", "free", "reset", "look", "boundary"]), st.booleans())))
 def test_numbers_are_the_same_with_change_detection(program: list[tuple[str, bool]]) -> None:
     """With a watch, that may say less than it knows, and without one."""
@@ -154,7 +160,7 @@ def test_numbers_are_the_same_with_change_detection(program: list[tuple[str, boo
                 before, seen[0] = seen[0], str(pinned.stats)
                 return int(before == seen[0])
 
-            recorder = HostRecorder(is_still if watched else None)
+            recorder = HostRecorder(watch(is_still) if watched else None)
             found: list[Any] = []
             live = 0
             for step, odd in program:
@@ -179,7 +185,7 @@ def test_numbers_are_the_same_with_change_detection(program: list[tuple[str, boo
 
 def test_what_is_still_is_not_read(pinned: Pinned) -> None:
     still = [0, 1, 1]
-    recorder = HostRecorder(lambda: still.pop(0))
+    recorder = HostRecorder(watch(lambda: still.pop(0)))
     first = recorder.read_and_reset_peaks()
     reads = pinned.reads
     assert recorder.read_and_reset_peaks() is first
@@ -190,7 +196,7 @@ def test_what_is_still_is_not_read(pinned: Pinned) -> None:
 
 def test_a_peak_that_the_test_reset_is_read_when_all_is_still(pinned: Pinned) -> None:
     """The test may have reset the number of requests, too."""
-    recorder = HostRecorder(lambda: 1)
+    recorder = HostRecorder(watch(lambda: 1))
     assert [recorder.read_and_reset_peaks().allocated_peak for _ in range(2)] == [0, 0]
     pinned.pin(4)
     pinned.pin(-4)
@@ -216,3 +222,27 @@ def test_it_is_measured_where_torch_gives_statistics(pinned: Pinned) -> None:
     assert host.measurable()
     delattr(pinned.bindings, PEAK_RESET)
     assert not host.measurable()
+
+
+def test_when_native_code_reads(pinned: Pinned) -> None:
+    pinned.initialized = False
+    told: list[bool] = []
+    recorder = HostRecorder(watch(lambda: 1, lambda: told.append(True)))
+    found = [recorder.source]
+    recorder.read_and_reset_peaks()
+    pinned.initialized = True
+    found.append(recorder.source)
+    recorder.read_and_reset_peaks()
+    found.append(recorder.source)
+    getattr(pinned.bindings, PEAK_RESET)()
+    found.append(recorder.source)
+    recorder.read_and_reset_peaks()
+    found.append(recorder.source)
+    recorder.close()
+    assert found == [None, None, "a source", None, "a source"]
+    assert told == [True]
+
+
+def test_without_native_code_there_is_no_source(recorder: HostRecorder) -> None:
+    recorder.read_and_reset_peaks()
+    assert recorder.source is None

@@ -56,7 +56,8 @@ def test_counts_live_peak_and_allocations_to_the_byte(native: NativeRecorder) ->
 
 def test_counters_of_a_slot(native: NativeRecorder) -> None:
     with native.slot() as slot, CollectorPaused():
-        take, begun = slot.counting(Counters)
+        functions = slot.counting(Counters)
+        take, begun = functions.take, functions.begun
         reading = slot.read()
         before = some(take(BEGINS))
         assert begun() == (reading.events, reading.refusals)
@@ -94,7 +95,7 @@ def test_counters_of_a_slot(native: NativeRecorder) -> None:
 def test_requested_bytes_leave_out_what_others_free(native: NativeRecorder) -> None:
     others = block(3000)
     with native.slot() as slot, CollectorPaused():
-        take, _ = slot.counting(Counters)
+        take = slot.counting(Counters).take
         _, nobody = native.enter_new_owner()
         begun = some(take(BEGINS))
         del others
@@ -119,7 +120,7 @@ def test_a_finalizer_may_read_during_a_reading(native: NativeRecorder) -> None:
     inner: list[Counters] = []
     threshold = gc.get_threshold()
     with native.slot() as slot:
-        take, _ = slot.counting(Counters)
+        take = slot.counting(Counters).take
         level = some(take(BEGINS)).allocated or 0
         try:
             with CollectorPaused():
@@ -139,9 +140,9 @@ def test_a_finalizer_may_read_during_a_reading(native: NativeRecorder) -> None:
 def test_counters_are_freed_with_their_functions(native: NativeRecorder) -> None:
     with native.slot() as slot:
         before = sys.getrefcount(Counters)
-        take, begun = slot.counting(Counters)
-        take(0)
-        del take, begun
+        functions = slot.counting(Counters)
+        functions.take(0)
+        del functions
         assert sys.getrefcount(Counters) == before
 
 
@@ -202,7 +203,7 @@ def test_observers_are_limited_and_end(native: NativeRecorder) -> None:
 
 def test_a_released_observer_takes_nothing_from_the_next_one(native: NativeRecorder) -> None:
     with native.slot() as released:
-        take, _ = released.counting(Counters)
+        take = released.counting(Counters).take
         level = some(take(BEGINS)).allocated or 0
     with native.slot() as slot, CollectorPaused():
         slot.read()

@@ -14,6 +14,7 @@ class FakeRecorder:
     def __init__(self, device: str = "cpu", unknown: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> None:
         self.device = Device.parse(device)
         self.incomplete: str | None = None
+        self.source: object | None = None
         self.asleep = False
         self.limits: list[int] = []
         self.history: list[str] = []
