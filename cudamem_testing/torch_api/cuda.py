@@ -236,7 +236,7 @@ def take_workspaces(index: int, *, backward: bool = False) -> None:
 
     if not backward:
         multiply()
-    elif has_backward_thread(index):
+    elif simulated_cards() or has_backward_thread(index):  # those of a simulated card need no thread
         in_backward_thread(index, multiply)
 
 

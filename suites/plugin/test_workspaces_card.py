@@ -69,7 +69,11 @@ def test_the_record_is_read_in_the_first_test_alone_on_a_card(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
-def test_both_threads_take_what_they_had() -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_both_threads_take_what_they_had(named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing waits until autograd's threads have their names: backward passes on a simulated card run in this one."""
+    if not named:
+        monkeypatch.setattr(cuda, "TASKS", str(tmp_path))
     with simulated_cuda("h100"):
         x = torch.ones(16, 16, device="cuda", requires_grad=True)
         torch.addmm(x[0], x, x).sum().backward()
