@@ -45,13 +45,15 @@ class Phases:
         self._reads: list[list[Read]] = []
         """At each boundary, unless native code keeps them."""
         with tracker.turn:
-            spans = spans or bool(tracker.spans)
-            native = None if spans else tracker.boundaries()
+            native = None if spans or tracker.spans else tracker.boundaries()
             self._native = native if native is not None and native.read(True) else None
             if self._native is None:
                 self._reads.append(tracker.readings())
+            else:
+                tracker.last = []  # of an earlier test
             tracker.undivided = self
-            if spans:
+            if spans or tracker.spans:  # a finalizer may have opened one meanwhile
+                self._take_over()
                 tracker.fold(self._reads[0])
                 self.divide()
 
@@ -149,7 +151,7 @@ class Phases:
             if tracker.undivided is not self:
                 return
             tracker.undivided = None
-            self._take_over()
+            begun = self._take_over()
             reads = self._reads
             self._list += self._windows(self._names[:-1])
             if len(reads) > 1:
@@ -162,6 +164,8 @@ class Phases:
                 spans.append(Span(self.name, False, reads[-1]))
             self._spans = spans
             tracker.resume(spans, reads[-1])
+            found = zip(tracker.recorders, begun, strict=False)
+            tracker.fold([(recorder, counters) for recorder, counters in found if counters is not None])
 
     def gained(self, *, fresh: bool = True) -> list[Gained]:
         """The growth of bytes and blocks on each device since the first phase began, up to now or the last reading."""
@@ -187,16 +191,15 @@ class Phases:
     def _take_over(self) -> Iterable[Counters | None]:
         """Keep the readings here from now on, and not in native code.
 
-        Returns what that has read at another boundary, of which not every device could be read.
+        Returns what that has read of each device at another boundary; ``None`` for those that Python has to read.
         """
-        with self._tracker.turn:
+        with self._tracker.turn, CollectorPaused():  # a finalizer may ask for all readings
             if self._native is None:
-                return ()
-            with CollectorPaused():  # a finalizer may ask for all readings
-                read, complete = self._native.counters(), len(self._names)
-                self._reads += map(self._tracker.readings, read[:complete])
-                self._native = None
-            return chain.from_iterable(read[complete:])
+                return repeat(None)
+            read, complete = self._native.counters(), len(self._names)
+            self._reads += map(self._tracker.readings, read[:complete])
+            self._native = None
+        return chain(*read[complete:], repeat(None))
 
     def _key(self) -> tuple[object, ...]:
         """Equal for tests whose windows are equal, and mostly only for these."""

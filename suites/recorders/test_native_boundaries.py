@@ -13,6 +13,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.counters import Counters
 from cudamem_testing.model.devices import Device
 from cudamem_testing.model.windows import SharedWindows
@@ -20,6 +21,8 @@ from cudamem_testing.recorders.base import Recorder
 from cudamem_testing.recorders.cpu import CpuRecorder
 from cudamem_testing.recorders.cuda import CudaRecorder, CudaStatistics
 from cudamem_testing.recorders.native import NativeRecorder
+from cudamem_testing.recorders.native_boundaries import NativeBoundaries
+from cudamem_testing.windows import phases
 from cudamem_testing.windows.phases import Phases
 from cudamem_testing.windows.tracker import Tracker
 from suites.recorders.allocator import FUNCTIONS
@@ -185,6 +188,37 @@ def test_after_a_replacement_native_code_reads_again(both: list[Measured]) -> No
     assert tests.natively == 2
 
 
+def test_a_window_that_a_finalizer_opens_as_a_test_begins(
+    both: list[Measured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = both[0].tracker
+    both[0].end(fresh=False)
+    opened, boundaries = [], tracker.boundaries
+
+    def boundaries_after_a_collection() -> NativeBoundaries | None:
+        opened.append(tracker.open("of a finalizer"))
+        return boundaries()
+
+    monkeypatch.setattr(tracker, "boundaries", boundaries_after_a_collection)
+    both[0]._begin()
+    torch.empty(1000)
+    both[0].phases.next("call")
+    (window,) = tracker.close(opened[0])
+    assert (window.peak or 0) - (window.start or 0) == 4000
+
+
+def test_what_was_read_last_is_never_that_of_an_earlier_test(both: list[Measured]) -> None:
+    tests, sizes = both[0], (10, 1000, 10)
+    tracker, last = tests.tracker, list[Counters | None]()
+    tests.step("end", 0)
+    for size in sizes:
+        kept = torch.empty(size)
+        tests.step("end", 0)  # the phases of the next one have begun
+        last.append(tracker.known(tracker.recorders[0]))
+        del kept
+    assert last == [None] * 3
+
+
 # -- a card ------------------------------------------------------------------------------------------------
 
 ON_A_CARD = st.lists(
@@ -250,6 +284,38 @@ def test_python_reads_a_card_once_something_must_be_added(device: CppAllocator, 
     before = [("take", 1), ("end", 0), ("next", 1)]
     reset = sorted(FUNCTIONS).index("_cuda_resetPeakMemoryStats")
     assert on_a_card([*before, (what, reset), ("next", 1)], device, Tracker).kept == [True, False]
+
+
+def test_a_finalizer_may_open_a_window_while_python_takes_over(
+    device: CppAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Native code has read the CPU at a boundary, and Python has to read the card: the CPU's peak is kept."""
+    with in_place(), device.in_place(native=True), ExitStack() as leaving:
+        statistics = CudaStatistics()
+        leaving.callback(statistics.close)
+        tests = Measured(Tracker([cpu(leaving), CudaRecorder(CARD, statistics)]))
+        tests.step("end", 0)
+        collects, tracker = [True], tests.tracker
+
+        class Collects(CollectorPaused):
+            """As a collection that runs when it is made."""
+
+            def __init__(self) -> None:
+                if collects and collects.pop():
+                    tracker.close(tracker.open("of a finalizer"))
+
+        torch.empty(1000)
+        device.bindings._cuda_resetPeakMemoryStats(0)
+        monkeypatch.setattr(phases, "CollectorPaused", Collects)
+        tests.phases.next("call")
+        tests.phases.end()
+        windows, whole = tests.phases.close(fresh=False)
+    grown = [(one.name, one.device.kind, (one.peak or 0) - (one.start or 0)) for one in (*windows, *whole)]
+    setup = [("setup", "cpu", 4000), ("setup", "cuda", 0)]
+    assert (collects, grown) == (
+        [],
+        [*setup, ("call", "cpu", 0), ("call", "cuda", 0), ("test", "cpu", 4000), ("test", "cuda", 0)],
+    )
 
 
 # -- what native code says ---------------------------------------------------------------------------------
