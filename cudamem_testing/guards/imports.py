@@ -54,7 +54,7 @@ class WholeImport:
                 with CollectorPaused():
                     execute(module)
                     self._then()
-                if gc.isenabled():
+                if gc.isenabled() and gc.get_threshold()[0]:  # a threshold of 0 disables it, too
                     gc.collect()
 
             spec.loader.exec_module = execute_then  # type: ignore[method-assign]

@@ -252,20 +252,27 @@ def test_a_module_that_fails_or_is_missing_calls_nothing(module: Path) -> None:
     assert values == []
 
 
+@pytest.mark.parametrize("threshold", [None, 0])
 @pytest.mark.parametrize("enabled", [True, False])
-def test_one_collection_ends_the_import(module: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+def test_one_collection_ends_the_import(
+    module: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool, threshold: int | None
+) -> None:
     module.write_text("import gc\n\nCOLLECTS = gc.isenabled()\n")
     told: list[object] = []
     monkeypatch.setattr(gc, "collect", lambda: told.append("collect"))
     WholeImport("early_example", lambda: told.append(gc.isenabled())).start()
+    before = gc.get_threshold()
     if not enabled:
         gc.disable()
+    if threshold is not None:
+        gc.set_threshold(threshold)
     try:
         told.append(importlib.import_module("early_example").COLLECTS)
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
-    assert told == [False, *["collect"] * enabled, False]
+        gc.set_threshold(*before)
+    assert told == [False, *["collect"] * (enabled and threshold is None), False]
 
 
 def test_it_does_not_wait_for_an_import_that_has_happened(module: Path) -> None:
