@@ -26,7 +26,7 @@ class WholeImport:
     and free next to nothing: they take twice as long as the one at the end. The import raises what the function raises.
     """
 
-    def __init__(self, name: str, then: Callable[[], object] = tuple) -> None:
+    def __init__(self, name: str, then: Callable[[], object] | None = None) -> None:
         self._name = name
         self._then = then
 
@@ -53,7 +53,8 @@ class WholeImport:
             def execute_then(module: types.ModuleType) -> None:
                 with CollectorPaused():
                     execute(module)
-                    self._then()
+                    if self._then is not None:
+                        self._then()
                 if gc.isenabled() and gc.get_threshold()[0]:  # a threshold of 0 disables it, too
                     gc.collect()
 

@@ -77,13 +77,13 @@ Object* host_is_still(Object* self, Object* const*, ssize_t) {
   return PyLong_FromLongLong(static_cast<HostReader&>(*Keeping<Source>::of(self)).is_still());
 }
 
-Method start_methods[] = {method("start", &start)};
 // Others have reset the peaks of pinned memory: Python must read until the test has ended.
 Object* host_was_reset(Object* self, Object* const*, ssize_t) {
   static_cast<HostReader&>(*Keeping<Source>::of(self)).others_reset = true;
   return none();
 }
 
+Method start_methods[] = {method("start", &start)};
 Method host_methods[] = {method("host_is_still", &host_is_still), method("host_was_reset", &host_was_reset)};
 
 }  // namespace

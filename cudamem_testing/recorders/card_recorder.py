@@ -64,8 +64,8 @@ class CardStacks:
 class HostWatch(NamedTuple):
     """What native code says of pinned memory.
 
-    ``is_still`` says whether it is unchanged since its last call, and needs initialised CUDA. ``was_reset`` is told
-    that others have reset peaks: then ``source`` (:class:`~.base.Recorder`) is not read until the next test.
+    ``is_still`` says whether it is unchanged since its last call, and needs initialised CUDA. Call ``was_reset`` when
+    other code has reset peaks: then ``source`` (:class:`~.base.Recorder`) is not read until the next test.
     """
 
     is_still: Callable[[], int]

@@ -20,7 +20,7 @@ struct DeviceReader : Source {
   int64_t told[kPeaks] = {};  // the highest peaks that were reported
   DeviceReading last = {};    // what `counters` were made of
   Object* counters = nullptr;  // those of the last reading, if it was made alone, and not at a boundary
-  bool alone = false;          // nobody else resets the peaks, and nothing has to be added to the counters
+  bool alone = false;          // no other code resets the peaks, and nothing has to be added to the counters
 
   DeviceReader(int32_t device_type, int32_t index, Object* type) : device_type(device_type), index(index), type(type) {
     Py_IncRef(type);

@@ -44,7 +44,7 @@ class HostRecorder(WithoutOwners, WithoutEvidence, WithoutWorkspaces):
         self._last: Counters | None = None  # the last counters, if no peak is above them
         self._peaks = SharedPeaks(READER, PEAK_RESET, lambda: torch_api.cuda_initialized())
         if watch is not None:
-            self._peaks.told = watch.was_reset
+            self._peaks.on_reset = watch.was_reset
 
     @property
     def source(self) -> object | None:

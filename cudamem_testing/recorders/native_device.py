@@ -48,7 +48,7 @@ class NativeDevice:
         self.forget: Callable[[], None] = forget
         """Forget the reported peaks, so that the next ones are reported again."""
         self.set_alone: Callable[[bool], None] = set_alone
-        """Say whether nobody else resets the device's peaks, so that its source may be read."""
+        """Say whether no other code resets the device's peaks, so that its source may be read."""
         self.source: object = source
         """See :class:`~.base.Recorder`."""
 

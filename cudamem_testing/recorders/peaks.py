@@ -87,8 +87,8 @@ class SharedPeaks:
         self._arguments = arguments
         self.lost: Peaks | None = None
         """What other code has reset since the last ``take``."""
-        self.told: Callable[[], object] = tuple
-        """Called when other code resets something."""
+        self.on_reset: Callable[[], None] | None = None
+        """Called when other code resets peaks."""
         self._hidden: Peaks | None = None
         self._patches = Patches()
         bindings = torch_api.bindings()
@@ -132,7 +132,8 @@ class SharedPeaks:
                 self.lost = self.lost or Peaks()
                 self.lost.keep(peaks_of(self.peek()))
                 self._hidden = None
-                self.told()
+                if self.on_reset is not None:
+                    self.on_reset()
             return original(*arguments)
 
         return reset_peaks

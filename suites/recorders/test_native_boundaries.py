@@ -356,6 +356,7 @@ def test_what_is_kept_is_freed(native: NativeRecorder) -> None:
         boundaries = native.boundaries([functions.source], names)
         boundaries.read(True)
         boundaries.counters()
-        boundaries.grown() if boundaries.read(False) else None
+        assert boundaries.read(False)
+        assert boundaries.grown() == [("a name", 0)]
         del functions, boundaries
         assert [sys.getrefcount(one) for one in (Counters, names[0])] == before
