@@ -23,9 +23,9 @@ class NativeBoundaries:
     def __init__(self, library: ctypes.PyDLL, sources: Sequence[object], names: Sequence[str]) -> None:
         functions = library.cudamem_boundary_functions(tuple(sources), tuple(names), Counters)
         read, key, counters, grown, gained = functions
-        self.read: Callable[[bool], bool] = read
-        """Read all devices at a boundary, or, if true is passed, at the first one of a test. Returns whether each could
-        be read; the others have to be read in Python."""
+        self.read: Callable[[int], bool] = read
+        """Read all devices at a boundary of a test by its number, from 0 on, again if it was read before. Returns
+        whether each could be read; the others have to be read in Python."""
         self.key: Callable[[], bytes] = key
         """What was read in the test: equal for tests in which the same was read."""
         self.counters: Callable[[], Sequence[Sequence[Counters | None]]] = counters

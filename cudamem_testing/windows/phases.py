@@ -46,7 +46,7 @@ class Phases:
         """At each boundary, unless native code keeps them."""
         with tracker.turn:
             native = None if spans or tracker.spans else tracker.boundaries()
-            self._native = native if native is not None and native.read(True) else None
+            self._native = native if native is not None and native.read(0) else None
             if self._native is None:
                 self._reads.append(tracker.readings())
             else:
@@ -63,7 +63,7 @@ class Phases:
         with tracker.turn:
             known: Iterable[Counters | None] = repeat(None)
             if self._native is not None:
-                if self._native.read(False):
+                if self._native.read(len(self._names)):
                     self._names.append(name)
                     self.name = name
                     return

@@ -368,15 +368,15 @@ def test_pinned_memory_is_read_natively_until_it_changes(library: CardLibrary) -
     recorder.read_and_reset_peaks()
     read = recorder.read_and_reset_peaks()
     boundaries = NativeRecorder.load().boundaries([recorder.source], ["host", "host reserved"])
-    assert [boundaries.read(True), boundaries.read(False)] == [True, True]
+    assert [boundaries.read(0), boundaries.read(1)] == [True, True]
     assert boundaries.counters() == ((read,), (read,))
     torch._C._cuda_resetPeakHostMemoryStats()
-    assert boundaries.read(False) is False
+    assert boundaries.read(2) is False
     assert recorder.source is None
     recorder.read_and_reset_peaks()
-    assert boundaries.read(True) is True
+    assert boundaries.read(0) is True
     pinned = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True)
-    assert boundaries.read(False) is False
+    assert boundaries.read(1) is False
     assert boundaries.counters() == ((read,), (None,))
     del pinned
     recorder.close()

@@ -207,6 +207,33 @@ def test_a_window_that_a_finalizer_opens_as_a_test_begins(
     assert (window.peak or 0) - (window.start or 0) == 4000
 
 
+def test_a_boundary_that_was_interrupted_is_read_again(both: list[Measured]) -> None:
+    phases = both[0].phases
+    native = phases._native
+    assert native is not None
+    read = native.read
+
+    def interrupted(number: int) -> bool:
+        read(number)
+        raise KeyboardInterrupt
+
+    native.read = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        phases.next("call")
+    native.read = read
+    phases.next("teardown")
+    torch.empty(1000)
+    phases.end()
+    grown = dict(phases.growths())
+    windows, whole = phases.close(fresh=False)
+    assert [(one.name, (one.peak or 0) - (one.start or 0)) for one in (*windows, *whole)] == [
+        ("setup", 0),
+        ("teardown", 4000),
+        ("test", 4000),
+    ]
+    assert grown == {"cudamem.cpu.peak": 4000}
+
+
 def test_what_was_read_last_is_never_that_of_an_earlier_test(both: list[Measured]) -> None:
     tests, sizes = both[0], (10, 1000, 10)
     tracker, last = tests.tracker, list[Counters | None]()
@@ -327,15 +354,15 @@ def test_what_is_read_of_each_device(native: NativeRecorder, device: CppAllocato
         functions = slot.counting(Counters)
         names = ["cpu", "cpu reserved", "card", "card reserved"]
         all_of_them = native.boundaries([functions.source, card.source], names)
-        assert all_of_them.read(True) is False  # the card's reader is not alone
+        assert all_of_them.read(0) is False  # the card's reader is not alone
         ((of_cpu, of_card),) = all_of_them.counters()
         assert (type(of_cpu), of_card) == (Counters, None)
         card.set_alone(True)
         device.cards[0].allocate(512)
-        assert all_of_them.read(True) is True
+        assert all_of_them.read(0) is True
         kept = torch.empty(1000, dtype=torch.uint8)
         device.cards[0].allocate(1024)
-        assert [all_of_them.read(False), all_of_them.read(False)] == [True, True]
+        assert [all_of_them.read(1), all_of_them.read(2)] == [True, True]
         first, second, third = all_of_them.counters()
         assert [one is another for one, another in zip(second, third, strict=True)] == [True, True]
         for place, size in ((0, 1000), (1, 1024)):
@@ -354,9 +381,9 @@ def test_what_is_kept_is_freed(native: NativeRecorder) -> None:
         before = [sys.getrefcount(one) for one in (Counters, names[0])]
         functions = slot.counting(Counters)
         boundaries = native.boundaries([functions.source], names)
-        boundaries.read(True)
+        boundaries.read(0)
         boundaries.counters()
-        assert boundaries.read(False)
+        assert boundaries.read(1)
         assert boundaries.grown() == [("a name", 0)]
         del functions, boundaries
         assert [sys.getrefcount(one) for one in (Counters, names[0])] == before
