@@ -50,7 +50,7 @@ class Phases:
             if self._native is None:
                 self._reads.append(tracker.readings())
             else:
-                tracker.last = []  # of an earlier test
+                tracker.last = []
             tracker.undivided = self
             if spans or tracker.spans:  # a finalizer may have opened one meanwhile
                 self._take_over()

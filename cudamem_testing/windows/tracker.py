@@ -36,7 +36,7 @@ class Tracker:
         self.spans: list[Span] = []
         """Those that are open."""
         self.last: list[Read] = []
-        """What was read last."""
+        """What was read last, empty if native code has read it."""
         self.sees_all = True
         """Whether no recorder may have missed something by then."""
         self._folded: dict[Recorder, Counters] = {}
@@ -140,7 +140,10 @@ class Tracker:
 
     def known(self, recorder: Recorder) -> Counters | None:
         """The last reading of a recorder; ``None`` if it was not read."""
-        return next((counters for other, counters in self.last if other is recorder), None)
+        last: Iterable[tuple[Recorder, Counters | None]] = self.last
+        if not self.last and self._boundaries is not None:  # native code has read, and keeps it until the next test
+            last = zip(self.recorders, chain(*self._boundaries.counters()[-1:]), strict=False)
+        return next((counters for other, counters in last if other is recorder), None)
 
     def boundaries(self) -> NativeBoundaries | None:
         """What reads all recorders at the boundaries of a test; ``None`` if one of them has to be read in Python."""

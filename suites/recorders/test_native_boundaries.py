@@ -157,6 +157,22 @@ def test_native_code_keeps_what_is_read(both: list[Measured]) -> None:
     assert call == both[1].said[-3][1]  # type: ignore[index]
 
 
+def test_what_was_read_last_is_known_after_a_test(both: list[Measured]) -> None:
+    """Where nothing is live on a card, the end of a file reads no record."""
+    known = []
+    kept = torch.empty(1000)
+    for tests in both:
+        (recorder,) = tests.tracker.recorders
+        for _ in range(2):
+            tests.step("end", 0)
+        tests.end(fresh=False)
+        known.append((tests.tracker.known(recorder), tests.tracker.known(None)))  # type: ignore[arg-type]
+    del kept
+    assert known[0] == known[1]
+    assert known[0][0] is not None
+    assert known[0][1] is None
+
+
 def test_equal_tests_share_their_windows(both: list[Measured]) -> None:
     tests = both[0]
 
@@ -235,15 +251,19 @@ def test_a_boundary_that_was_interrupted_is_read_again(both: list[Measured]) -> 
 
 
 def test_what_was_read_last_is_never_that_of_an_earlier_test(both: list[Measured]) -> None:
-    tests, sizes = both[0], (10, 1000, 10)
-    tracker, last = tests.tracker, list[Counters | None]()
-    tests.step("end", 0)
-    for size in sizes:
+    known: list[list[Counters | None]] = [[], []]
+    for size in (10, 1000, 10):
         kept = torch.empty(size)
-        tests.step("end", 0)  # the phases of the next one have begun
-        last.append(tracker.known(tracker.recorders[0]))
+        for tests, found in zip(both, known, strict=True):
+            tests.step("end", 0)  # the phases of the next one have begun
+            found.append(tests.tracker.known(tests.tracker.recorders[0]))
         del kept
-    assert last == [None] * 3
+    assert known[0] == known[1]
+    assert [(known[0][1].allocated or 0) - (one.allocated or 0) for one in known[0] if one and known[0][1]] == [
+        3960,
+        0,
+        3960,
+    ]
 
 
 # -- a card ------------------------------------------------------------------------------------------------
