@@ -125,6 +125,10 @@ class Known(dict[tuple[object, ...], Window]):
         return found
 
 
+#: The windows of a test's phases, and those of the whole.
+OfTest = tuple[tuple[Window, ...], tuple[Window, ...]]
+
+
 class SharedWindows:
     """Windows kept until the run ends: without the readings at their ends, and equal ones are one object.
 
@@ -134,17 +138,15 @@ class SharedWindows:
 
     def __init__(self) -> None:
         self.known = Known()
-        self.tests: dict[tuple[object, ...], tuple[tuple[Window, ...], tuple[Window, ...]]] = {}
-        """The windows of phases, and those of the whole, by what was read in a test: see :meth:`add`."""
+        self.tests: dict[tuple[object, ...], OfTest] = {}
+        """Windows of tests by what native code has read in them: see :meth:`add`."""
         self._groups: dict[tuple[int, ...], tuple[Window, ...]] = {}  # by the identity of what they hold
 
-    def add(
-        self, key: tuple[object, ...], phases: Iterable[Window], whole: Iterable[Window]
-    ) -> tuple[tuple[Window, ...], tuple[Window, ...]]:
+    def add(self, key: tuple[object, ...], found: OfTest) -> None:
         """Keep the windows of a test for others in which the same was read."""
         if len(self.tests) >= MOST_SHARED // 10:
             self.tests.clear()
-        return self.tests.setdefault(key, (self.of(phases), self.of(whole)))
+        self.tests[key] = found
 
     def of(self, windows: Iterable[Window]) -> tuple[Window, ...]:
         """The same windows, shared."""

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "python_functions.h"

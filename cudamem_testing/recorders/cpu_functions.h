@@ -13,31 +13,16 @@ namespace {
 constexpr long long kBegins = 1, kRecords = 2, kAnyway = 4;
 
 // Reads one slot as counters.
-struct Reader : Source {
+struct Reader : CountedSource {
   enum Outcome { kElsewhere, kReleased, kRead };
 
   int32_t slot;
-  Object* type;  // the class `Counters`
-  Reading first = {};          // the reading that began the test
-  int64_t freed = 0;           // bytes of others that were freed in the slot's time before the test began
-  long long planned = 0;       // options of the next reading
-  Object* counters = nullptr;  // of the last reading, unless it was one of boundaries
-  Numbers last = {};           // what they were made of
+  Reading first = {};     // the reading that began the test
+  int64_t freed = 0;      // bytes of others that were freed in the slot's time before the test began
+  long long planned = 0;  // options of the next reading
 
-  Reader(int32_t slot, Object* type) : slot(slot), type(type) { Py_IncRef(type); }
-  ~Reader() override {
-    drop();
-    Py_DecRef(type);
-  }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  Reader(int32_t slot, Object* type) : CountedSource(type), slot(slot) {}
   static Reader& of(Object* self) { return static_cast<Reader&>(*Keeping<Source>::of(self)); }
-
-  void drop() {
-    Object* const dropped = counters;
-    counters = nullptr;
-    if (dropped) Py_DecRef(dropped);
-  }
 
   // Reads the slot and resets its peaks. Nothing is read if another allocator is in place, or a test that is to be recorded
   // is not.
@@ -87,16 +72,7 @@ Object* take(Object* self, Object* const* arguments, ssize_t) {
     case Reader::kRead:
       break;
   }
-  const Numbers numbers = reader.numbers_of(now);
-  if (!reader.counters || !(numbers == reader.last)) {
-    Object* const made = new_counters(reader.type, numbers.of);  // may collect garbage, and a finalizer may read
-    if (!made) return nullptr;
-    reader.drop();
-    reader.last = numbers;
-    reader.counters = made;
-  }
-  Py_IncRef(reader.counters);
-  return reader.counters;
+  return reader.counted(reader.numbers_of(now));
 }
 
 // Has the next reading use these options, too.

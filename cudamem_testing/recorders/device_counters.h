@@ -7,9 +7,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 namespace c10 {
@@ -32,9 +30,6 @@ struct DeviceReading {
            active == active_peak;
   }
 
-  bool has_same_counters(const DeviceReading& other) const {
-    return std::memcmp(this, &other, offsetof(DeviceReading, peaks)) == 0;
-  }
 };
 
 // Newer versions of torch also count each private pool.

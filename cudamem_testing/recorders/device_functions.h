@@ -12,32 +12,16 @@ namespace cudamem {
 namespace {
 
 // Reads one device as counters.
-struct DeviceReader : Source {
+struct DeviceReader : CountedSource {
   enum Outcome { kUnread, kAtRest, kReset };
 
   int32_t device_type, index;
-  Object* type;              // the class `Counters`
   int64_t told[kPeaks] = {};  // the highest peaks that were reported
-  DeviceReading last = {};    // what `counters` were made of
-  Object* counters = nullptr;  // those of the last reading, if it was made alone, and not at a boundary
-  bool alone = false;          // no other code resets the peaks, and nothing has to be added to the counters
+  bool alone = false;         // no other code resets the peaks, and nothing has to be added to the counters
 
-  DeviceReader(int32_t device_type, int32_t index, Object* type) : device_type(device_type), index(index), type(type) {
-    Py_IncRef(type);
-  }
-  ~DeviceReader() override {
-    drop();
-    Py_DecRef(type);
-  }
-  DeviceReader(const DeviceReader&) = delete;
-  DeviceReader& operator=(const DeviceReader&) = delete;
+  DeviceReader(int32_t device_type, int32_t index, Object* type)
+      : CountedSource(type), device_type(device_type), index(index) {}
   static DeviceReader& of(Object* self) { return static_cast<DeviceReader&>(*Keeping<Source>::of(self)); }
-
-  void drop() {
-    Object* const dropped = counters;
-    counters = nullptr;
-    if (dropped) Py_DecRef(dropped);
-  }
 
   bool has_news(const DeviceReading& now) const {
     for (int at = 0; at < kPeaks; ++at) {
@@ -82,19 +66,8 @@ Object* read_alone(Object* self, Object* const*, ssize_t) {
   DeviceReader& reader = DeviceReader::of(self);
   DeviceReading now;
   const DeviceReader::Outcome outcome = reader.take(true, &now);
-  if (outcome == DeviceReader::kAtRest && reader.counters && reader.last.has_same_counters(now)) {
-    Py_IncRef(reader.counters);
-    return reader.counters;
-  }
-  reader.drop();
-  if (outcome == DeviceReader::kUnread) return none();
-  Object* const made = new_counters(reader.type, DeviceReader::numbers_of(now).of);
-  if (!made) return nullptr;
-  reader.drop();
-  reader.last = now;
-  reader.counters = made;
-  Py_IncRef(made);
-  return made;
+  if (outcome != DeviceReader::kAtRest) reader.drop();  // another peak, perhaps of the same height
+  return outcome == DeviceReader::kUnread ? none() : reader.counted(DeviceReader::numbers_of(now));
 }
 
 // The counters, always a new object, and the peaks if they were reset and one is higher than reported, or the argument is

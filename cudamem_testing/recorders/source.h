@@ -23,4 +23,41 @@ struct Source {
   virtual bool read(bool first, Numbers* now) = 0;
 };
 
+// A source whose readings Python can also get as objects of the class `Counters`.
+struct CountedSource : Source {
+  Object* const type;  // the class
+
+  explicit CountedSource(Object* type) : type(type) { Py_IncRef(type); }
+  ~CountedSource() override {
+    drop();
+    Py_DecRef(type);
+  }
+  CountedSource(const CountedSource&) = delete;
+  CountedSource& operator=(const CountedSource&) = delete;
+
+  // A new reference to counters of these numbers: to the last ones, if they were made of the same.
+  Object* counted(const Numbers& numbers) {
+    if (!counters || !(numbers == last)) {
+      Object* const made = new_counters(type, numbers.of);  // may collect garbage, and a finalizer may read
+      if (!made) return nullptr;
+      drop();
+      last = numbers;
+      counters = made;
+    }
+    Py_IncRef(counters);
+    return counters;
+  }
+
+  // The next counters are another object.
+  void drop() {
+    Object* const dropped = counters;
+    counters = nullptr;
+    if (dropped) Py_DecRef(dropped);
+  }
+
+ private:
+  Object* counters = nullptr;
+  Numbers last = {};  // what they were made of
+};
+
 }  // namespace cudamem

@@ -13,14 +13,13 @@ from itertools import chain, repeat
 
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.model.counters import Counters
-from cudamem_testing.model.windows import SharedWindows, Window, growth_names, growths
+from cudamem_testing.model.windows import SharedWindows, Window, growths
 from cudamem_testing.recorders.base import Recorder
-from cudamem_testing.windows.spans import Read, Span, measured
+from cudamem_testing.windows.spans import Read, Span, growth_of, measured
 from cudamem_testing.windows.tracker import Tracker
 
 WHOLE = "test"
 """The name of the window of all phases."""
-_ALLOCATIONS = Counters._fields.index("allocations")
 Gained = tuple[Recorder, int | None, int | None]
 
 
@@ -98,11 +97,14 @@ class Phases:
                 whole = tracker.close(self._spans[0], fresh=fresh)
                 return self._shared.of(self._list), whole
             tracker.undivided = None
-            key = self._key()
-            found = self._shared.tests.get(key)
+            native, shared = self._native, self._shared
+            key = None if native is None else (*self._names, native.key())
+            found = None if key is None else shared.tests.get(key)
             if found is None:
                 self._take_over()
-                found = self._shared.add(key, self._windows(self._names[:-1]), self._windows([WHOLE]))
+                found = shared.of(self._windows(self._names[:-1])), shared.of(self._windows([WHOLE]))
+                if key is not None:
+                    shared.add(key, found)
             self._native = None  # it keeps the readings of the next test from here on
         self._list += found[0]
         return found
@@ -123,20 +125,8 @@ class Phases:
 
     def growths(self) -> list[tuple[str, int]]:
         """Names and bytes of the growth in the phase that has ended last, as :func:`~.model.windows.growths`."""
-        if self._ended is not None:
-            return growths(self._ended)
         native = self._native
-        if native is not None:
-            return native.grown()
-        found = []
-        for (recorder, start), (_, now) in zip(self._reads[-2], self._reads[-1], strict=True):
-            names = growth_names(recorder.device)
-            size, peak, reserved, reserved_peak = start.allocated, now.allocated_peak, start.reserved, now.reserved_peak
-            if size is not None and peak is not None:
-                found.append((names[0], peak - size if peak > size else 0))
-            if reserved is not None and reserved_peak is not None:
-                found.append((names[1], reserved_peak - reserved if reserved_peak > reserved else 0))
-        return found
+        return growths(self.ended) if native is None else native.grown()
 
     @property
     def whole(self) -> Span:
@@ -180,12 +170,9 @@ class Phases:
         found: list[Gained] = []
         for recorder, counters in now:
             start = starts.get(recorder)
-            if start is not None:  # written out: on a card it runs in every test
-                size, size_now = start.allocated, counters.allocated
-                blocks, blocks_now = start.blocks, counters.blocks
-                grown = None if size is None or size_now is None else size_now - size
-                more = None if blocks is None or blocks_now is None else blocks_now - blocks
-                found.append((recorder, grown, more))
+            if start is not None:
+                grown = growth_of(start.allocated, counters.allocated)
+                found.append((recorder, grown, growth_of(start.blocks, counters.blocks)))
         return found
 
     def _take_over(self) -> Iterable[Counters | None]:
@@ -200,25 +187,6 @@ class Phases:
             self._reads += map(self._tracker.readings, read[:complete])
             self._native = None
         return chain(*read[complete:], repeat(None))
-
-    def _key(self) -> tuple[object, ...]:
-        """Equal for tests whose windows are equal, and mostly only for these."""
-        key: list[object] = [*self._names]
-        if self._native is not None:
-            return (*key, self._native.key())
-        for place, (recorder, start) in enumerate(self._reads[0]):
-            key.append(recorder.device)
-            before, allocations = None, start.allocations
-            for reads in self._reads:
-                now = reads[place][1]
-                if now is before:
-                    key.append(None)
-                else:  # only the number of allocations differs from test to test
-                    grown = now.allocations
-                    made = None if grown is None or allocations is None else grown - allocations
-                    key += (now[:_ALLOCATIONS], made, now[_ALLOCATIONS + 1 :])
-                before = now
-        return tuple(key)
 
     def _windows(self, names: Sequence[str], first: int = 0) -> list[Window]:
         """The windows of phases from a boundary on, on each device; that of the whole is between the first and last."""

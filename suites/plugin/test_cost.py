@@ -18,8 +18,8 @@ from suites.plugin.apart import run_apart
 from suites.plugin.inner import CACHE
 
 #: Frames of functions of the package, generators counted each time they go on.
-CALLS_OF_A_CLEAN_TEST = 58
-CALLS_ON_A_CARD = 70, 74  # more on a simulated one, whose memory outside the allocator is never known
+CALLS_OF_A_CLEAN_TEST = 57
+CALLS_ON_A_CARD = 70, 73  # more on a simulated one, whose memory outside the allocator is never known
 ONE_CARD = """
     import gc
     import json

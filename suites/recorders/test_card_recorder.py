@@ -18,12 +18,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudamem_testing import torch_api
 from cudamem_testing.guards import CollectorPaused
 from cudamem_testing.recorders import card_recorder
 from cudamem_testing.recorders.build import Library, compile_library
 from cudamem_testing.recorders.capture import GRAD_MODE
 from cudamem_testing.recorders.card_recorder import CardLibrary, CardStacks
-from cudamem_testing.recorders.host import HostRecorder
+from cudamem_testing.recorders.host import PEAK_RESET, HostRecorder
 from cudamem_testing.recorders.layout import FramesUnreadable
 from cudamem_testing.recorders.native import NativeRecorder
 from suites import forked
@@ -370,7 +371,7 @@ def test_pinned_memory_is_read_natively_until_it_changes(library: CardLibrary) -
     boundaries = NativeRecorder.load().boundaries([recorder.source], ["host", "host reserved"])
     assert [boundaries.read(0), boundaries.read(1)] == [True, True]
     assert boundaries.counters() == ((read,), (read,))
-    torch._C._cuda_resetPeakHostMemoryStats()
+    getattr(torch_api.bindings(), PEAK_RESET)()
     assert boundaries.read(2) is False
     assert recorder.source is None
     recorder.read_and_reset_peaks()
