@@ -24,7 +24,7 @@ from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord, TestRecord
 from cudamem_testing.report.report_files import read_json
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.wording import text as text_of
+from cudamem_testing.wording.findings import text as text_of
 from cudamem_testing.wording.meanings import MEANINGS, sentence
 from fixtures.zoo import DEVICE, MODULES, SELECTION, Case, Expect, cases, source_lines
 from fixtures.zoo.hints import HINTS

@@ -14,6 +14,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.evidence import Evidence, NoEvidence
 from cudamem_testing.model.limits import Breach
 from cudamem_testing.model.live_tables import LiveTable
+from cudamem_testing.model.outside import OutsideGrew as OutsideGrew
 from cudamem_testing.model.pools import Pool, PoolUse
 from cudamem_testing.model.recovery import NotRecovered as NotRecovered
 from cudamem_testing.model.recovery import NotTried as NotTried
@@ -298,35 +299,6 @@ class EmptyPool:
 @dataclass(frozen=True, slots=True)
 class CompilerPool:
     """The pool of the CUDA graphs that torch.compile captures, without a live block."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideUse:
-    """One reading of a process's memory on a card.
-
-    ``process`` is what this process uses and ``in_use`` what all processes use, ``None`` if unknown.
-    ``reserved`` is what torch's allocator holds of it. ``plans`` is how many plans cuFFT keeps.
-    """
-
-    device: Device
-    reserved: int
-    process: int | None = None
-    in_use: int | None = None
-    plans: int | None = None
-
-    @property
-    def bytes(self) -> int | None:
-        """Bytes outside the allocator; includes other processes if only the sum of all is known."""
-        taken = self.in_use if self.process is None else self.process
-        return None if taken is None else taken - self.reserved
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideGrew:
-    """More memory of a card outside torch's allocator than before a file's tests."""
-
-    place: str
-    now: OutsideUse
 
 
 @dataclass(frozen=True, slots=True)

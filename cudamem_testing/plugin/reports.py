@@ -137,6 +137,6 @@ def _plain(records: Iterable[TestRecord | dict[str, Any]]) -> list[dict[str, Any
 
 def texts_of(findings: Sequence[Finding]) -> str:
     """The text of the findings."""
-    from cudamem_testing.wording import texts  # few runs find something
+    from cudamem_testing.wording.findings import texts  # few runs find something
 
     return texts(findings)

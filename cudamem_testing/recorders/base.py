@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.facts import OutsideUse
     from cudamem_testing.model.failing import Trapped, Wanted
+    from cudamem_testing.model.outside import OutsideUse
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.capture import Capture, Refusal
 

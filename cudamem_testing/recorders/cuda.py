@@ -21,8 +21,8 @@ from cudamem_testing.recorders.stats_patches import NOTHING, Counts, Views, coun
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.facts import OutsideUse
     from cudamem_testing.model.failing import Wanted
+    from cudamem_testing.model.outside import OutsideUse
     from cudamem_testing.model.stacks import RawFrame
     from cudamem_testing.recorders.base import Trap
     from cudamem_testing.recorders.capture import Refusal

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import OutsideUse
+from cudamem_testing.model.outside import OutsideUse
 from cudamem_testing.recorders import cards
 
 

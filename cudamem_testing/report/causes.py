@@ -16,8 +16,8 @@ from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.records.known import Lines, last_matches
 from cudamem_testing.show.printable import LONGEST_LINE, one_line
 from cudamem_testing.show.tables import Column, Table
-from cudamem_testing.wording import headline, text
 from cudamem_testing.wording.cycles import to_ignore
+from cudamem_testing.wording.findings import headline, text
 from cudamem_testing.wording.meanings import reason
 
 if TYPE_CHECKING:

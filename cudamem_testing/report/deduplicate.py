@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.causes import key_of
 from cudamem_testing.model.findings import Severity
-from cudamem_testing.wording import same_cause, text, title
+from cudamem_testing.wording.findings import same_cause, text, title
 
 if TYPE_CHECKING:
     from cudamem_testing.model.findings import Finding

@@ -18,7 +18,7 @@ from cudamem_testing.report.failures import failure_lines, unchecked_lines
 from cudamem_testing.report.terminal import total_line
 from cudamem_testing.show.printable import elide, one_line
 from cudamem_testing.show.tables import elide_path, in_markdown
-from cudamem_testing.wording import details, headline
+from cudamem_testing.wording.findings import details, headline
 from cudamem_testing.wording.runs import verdict
 
 MOST_CHARACTERS = 60_000

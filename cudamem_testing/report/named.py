@@ -6,7 +6,7 @@ from cudamem_testing.model.findings import Finding, Severity
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.model.sizes import count
 from cudamem_testing.show.printable import elide, one_line
-from cudamem_testing.wording import headline
+from cudamem_testing.wording.findings import headline
 
 MOST, LONGEST = 100, 400
 

@@ -30,7 +30,7 @@ from cudamem_testing.report.failures import failure_lines, notes, unchecked_line
 from cudamem_testing.show.atomic_files import replace_file
 from cudamem_testing.show.pages import Listing, in_script, page_pieces, script_pieces
 from cudamem_testing.show.printable import elide, one_line, printable
-from cudamem_testing.wording import details, headline
+from cudamem_testing.wording.findings import details, headline
 from cudamem_testing.wording.runs import verdict
 
 MOST_BYTES = 4_300_000

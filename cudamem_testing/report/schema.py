@@ -51,7 +51,7 @@ from cudamem_testing.report.codec import (
 )
 from cudamem_testing.report.curves import StackNumbers, read_curve, read_stacks, write_curve
 from cudamem_testing.run.process_summary import ProcessSummary
-from cudamem_testing.wording import details, title
+from cudamem_testing.wording.findings import details, title
 
 SCHEMA = 1
 #: The keys of a finding before its text.

@@ -13,7 +13,7 @@ from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 
 if TYPE_CHECKING:
     from cudamem_testing.model.devices import Device
-    from cudamem_testing.model.facts import OutsideUse
+    from cudamem_testing.model.outside import OutsideUse
     from cudamem_testing.recorders.base import Recorder
     from cudamem_testing.windows.tracker import Tracker
 
@@ -61,7 +61,7 @@ class OutsideCheck:
         """The last reading of each card."""
         if not self._last:
             return []
-        from cudamem_testing.wording.memory import outside
+        from cudamem_testing.wording.outside import outside
 
         return [outside(last) for last in self._last.values()]
 
@@ -74,7 +74,7 @@ def _more(before: OutsideUse, now: OutsideUse) -> int:
 
 
 def _finding(place: str, now: OutsideUse, more: int) -> Finding:
-    from cudamem_testing.model.facts import OutsideGrew
+    from cudamem_testing.model.outside import OutsideGrew
 
     return Finding(
         Kind.OUTSIDE,

@@ -29,7 +29,7 @@ from cudamem_testing.torch_api import capturing, compiler_pools
 from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, workspace_findings
 from cudamem_testing.verdicts.verdict import is_unclaimed
 from cudamem_testing.windows.grow import Grown, by_size
-from cudamem_testing.wording import texts
+from cudamem_testing.wording.findings import texts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.counters import Counters

@@ -18,7 +18,7 @@ from cudamem_testing.windows.judge import Judge
 from cudamem_testing.windows.readings import Readings
 from cudamem_testing.windows.spans import Span
 from cudamem_testing.windows.tracker import Tracker
-from cudamem_testing.wording import texts
+from cudamem_testing.wording.findings import texts
 
 if TYPE_CHECKING:
     from cudamem_testing.model.churn import Churn

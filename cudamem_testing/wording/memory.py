@@ -1,18 +1,8 @@
-"""Text about a whole device: out of memory, pools of graphs, memory outside the allocator. PYTEST_DONT_REWRITE"""
+"""Text about a whole device: out of memory, pools of graphs. PYTEST_DONT_REWRITE"""
 
 from __future__ import annotations
 
-from cudamem_testing.model.facts import (
-    GRAPH_STATE,
-    Blame,
-    CompilerPool,
-    EmptyPool,
-    Left,
-    OutOfMemory,
-    OutsideGrew,
-    OutsideUse,
-    Refused,
-)
+from cudamem_testing.model.facts import GRAPH_STATE, Blame, CompilerPool, EmptyPool, Left, OutOfMemory, Refused
 from cudamem_testing.model.findings import Finding
 from cudamem_testing.model.sizes import count, format_size
 from cudamem_testing.show.tables import Column, Table
@@ -21,7 +11,6 @@ _OWNERS = 3
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _COLUMNS = (Column("what"), Column("size", "right"), Column("detail"))
 POOL_HINT = "reset or delete the graph after a failed capture; graph_capture does this, and says what failed"
-OUTSIDE_HINT = "probably cuFFT plans, library handles, kernels, the context"
 
 
 def out_of_memory(finding: Finding, fact: OutOfMemory) -> list[str]:
@@ -86,26 +75,6 @@ def compiler_pool(finding: Finding, fact: CompilerPool) -> list[str]:
     size = format_size(finding.bytes or 0)
     title = f"the pool of torch.compile's CUDA graphs keeps {size} without a live block ({finding.device})"
     return [title, "   torch.compiler.reset() frees it"]
-
-
-def outside_grew(finding: Finding, fact: OutsideGrew) -> list[str]:
-    """More memory outside the allocator than before."""
-    size = format_size(finding.bytes or 0)
-    title = f"{size} more outside torch's allocator since {fact.place} ({finding.device})"
-    return [title, f"   {outside(fact.now)}", f"   {OUTSIDE_HINT}"]
-
-
-def outside(now: OutsideUse) -> str:
-    """How much memory of a card a process uses outside torch's allocator."""
-    plans = f"; cuFFT keeps {count(now.plans, 'plan')}" if now.plans else ""
-    if now.bytes is None:
-        return f"memory outside torch's allocator is unknown on {now.device}: neither NVML nor CUDA reports it{plans}"
-    size, reserved = format_size(now.bytes), format_size(now.reserved)
-    if now.process is not None:
-        taken = f"the process uses {format_size(now.process)}, the allocator {reserved} of it"
-        return f"{size} of {now.device} are outside torch's allocator: {taken}{plans}"
-    taken = f"{format_size(now.in_use or 0)} are in use, maybe by other processes too, {reserved} by the allocator"
-    return f"at most {size} of {now.device} are outside torch's allocator: {taken}{plans}"
 
 
 def _need(fact: OutOfMemory) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cudamem_testing.model import evidence, facts
+from cudamem_testing.model import evidence, facts, outside
 from suites.architecture.source import MODULES, dotted, imports, name, tree, walk
 
 pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a user sees
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # it reads the source, and shows nothing that a u
 #: Facts of a finding, by the names of their classes.
 FACTS = {
     cls.__name__
-    for home in (facts, evidence)
+    for home in (facts, evidence, outside)
     for cls in vars(home).values()
     if isinstance(cls, type) and cls.__module__ == home.__name__
 }
@@ -59,7 +59,7 @@ READERS = {
     "model/allocator_settings.py": "settings of torch's allocator",
     "wording/baselines.py": "a line of source",
     "wording/recovery.py": "a chain of references, to leave a part out",
-    "wording/__init__.py": "a message of a report whose facts this version does not know",
+    "wording/findings.py": "a message of a report whose facts this version does not know",
     "show/": "any text, to escape or shorten it",
 }
 
@@ -67,7 +67,11 @@ READERS = {
 def written(module: ast.Module) -> Iterator[int]:
     """Lines on which a finding or a fact is made with a text that is put together there, or with a sentence."""
     home = "cudamem_testing.model."
-    made = {one.rpartition(".")[2] for one in imports(module) if one.startswith((f"{home}facts.", f"{home}evidence."))}
+    made = {
+        one.rpartition(".")[2]
+        for one in imports(module)
+        if one.startswith((f"{home}facts.", f"{home}evidence.", f"{home}outside."))
+    }
     for node in walk(module):
         if isinstance(node, ast.Call) and dotted(node.func) in {"Finding", *(made & FACTS)}:
             for value in (*node.args, *(one.value for one in node.keywords if one.arg not in ("cause", "allocated"))):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cudamem_testing.model.facts import Reported
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
-from cudamem_testing.wording import details, text, title
+from cudamem_testing.wording.findings import details, text, title
 
 
 def test_the_words_of_the_report() -> None:

@@ -27,7 +27,7 @@ from cudamem_testing.model.limits import (
 )
 from cudamem_testing.model.windows import Window
 from cudamem_testing.windows.judge import over_budget
-from cudamem_testing.wording import texts
+from cudamem_testing.wording.findings import texts
 
 MIB = 2**20
 CUDA, CUDA0, CUDA1, CPU, HOST = map(Device.parse, ("cuda", "cuda:0", "cuda:1", "cpu", "host"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites.plugin.inner import MIB
 from suites.recorders.stand_in import in_place
 

@@ -17,7 +17,7 @@ from cudamem_testing.records.baselines import parse, render
 from cudamem_testing.run.baselines import Baselines
 from cudamem_testing.windows.owners import Owner
 from cudamem_testing.windows.tracker import Tracker
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites.plugin.inner import KIB
 from suites.plugin.recorded import FILE, HERE, SMALL, UPDATE, VERSION, entries, run
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites.plugin.inner import KIB
 
 OVER = """

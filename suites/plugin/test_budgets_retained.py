@@ -6,7 +6,7 @@ import pytest
 
 from cudamem_testing.model.findings import Kind
 from cudamem_testing.model.sizes import format_size
-from cudamem_testing.wording import details, text, title
+from cudamem_testing.wording.findings import details, text, title
 from suites.plugin.inner import KIB
 
 FAILED = """

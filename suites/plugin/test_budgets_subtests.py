@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.report.report_files import read_json
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 
 pytestmark = pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 8 has no subtests")
 

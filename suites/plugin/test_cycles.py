@@ -10,7 +10,7 @@ from cudamem_testing.cycles import watch as watching
 from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.recorders.build import RecorderUnavailable
 from cudamem_testing.run import cycles
-from cudamem_testing.wording import details, title
+from cudamem_testing.wording.findings import details, title
 from cudamem_testing.wording.meanings import MEANINGS
 from suites.plugin.inner import KIB
 

@@ -10,7 +10,7 @@ import pytest
 from cudamem_testing.cycles import explain, memory, words
 from cudamem_testing.model.facts import CycleKept
 from cudamem_testing.model.findings import Finding
-from cudamem_testing.wording import details
+from cudamem_testing.wording.findings import details
 from suites.plugin.inner import KIB, Inner
 
 Run = Callable[..., Inner]

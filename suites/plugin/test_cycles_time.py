@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from cudamem_testing.model.findings import Severity
-from cudamem_testing.wording import details, title
+from cudamem_testing.wording.findings import details, title
 
 #: Milliseconds that the callbacks of a collection may take for garbage of a new kind, and of a known one; how much
 #: longer the whole collection may take; and the part of it that a busy machine may add.

@@ -12,7 +12,7 @@ import pytest
 from torch.cuda import _memory_viz
 
 from cudamem_testing.recorders import native
-from cudamem_testing.wording import details
+from cudamem_testing.wording.findings import details
 from suites.plugin.inner import MIB, Inner
 
 Run = Callable[..., Inner]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.wording import text as text_of
+from cudamem_testing.wording.findings import text as text_of
 from suites.plugin.inner import Inner
 
 Run = Callable[..., Inner]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudamem_testing.show.printable import LONGEST_LINE
-from cudamem_testing.wording import details, text
+from cudamem_testing.wording.findings import details, text
 from suites.plugin.inner import Inner
 
 Run = Callable[..., Inner]

@@ -9,7 +9,7 @@ import pytest
 
 from cudamem_testing.model.facts import OverLimit, Retained
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.wording import details, title
+from cudamem_testing.wording.findings import details, title
 from suites.plugin.inner import Inner
 from suites.plugin.inner import run_inner as run_in_process
 

@@ -13,7 +13,7 @@ from cudamem_testing.model.findings import Severity, Standing
 from cudamem_testing.model.options import recording_command
 from cudamem_testing.model.records import Unseen
 from cudamem_testing.report.failures import notes
-from cudamem_testing.wording import details
+from cudamem_testing.wording.findings import details
 from fixtures import legacy
 from suites.plugin.inner import KIB, Inner, run_inner
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cudamem_testing.wording import details
+from cudamem_testing.wording.findings import details
 from suites.plugin.inner import run_outer
 
 pytestmark = [

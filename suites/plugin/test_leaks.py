@@ -18,7 +18,7 @@ from cudamem_testing.run.by_owner import ByOwner
 from cudamem_testing.run.holders import BlockHolders
 from cudamem_testing.run.retained_analysis import Reading
 from cudamem_testing.run.running import LeakSubject
-from cudamem_testing.wording import text, title
+from cudamem_testing.wording.findings import text, title
 from suites.plugin.inner import KIB, Inner
 
 LEAKS = """

@@ -27,7 +27,7 @@ from cudamem_testing.run.running import Fixture, LeakSubject
 from cudamem_testing.windows.owners import Owner, Owners
 from cudamem_testing.windows.phases import Phases
 from cudamem_testing.windows.tracker import Tracker
-from cudamem_testing.wording import details, text
+from cudamem_testing.wording.findings import details, text
 from suites.windows.fake import FakeRecorder
 
 KIB, MIB = 2**10, 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 
 SHARDED = """
     import pytest, torch, torch.distributed as dist

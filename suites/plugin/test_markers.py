@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 
 USAGE_ERROR = 4
 KNOWN = "absolute, allocations, at_least, device, fragmentation, peak, reserved, retained, retries, warmup"

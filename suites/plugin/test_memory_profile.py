@@ -10,7 +10,7 @@ import torch
 
 from cudamem_testing.recorders import native
 from cudamem_testing.recorders.profiler import TAKEN
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites.plugin.inner import MIB
 
 # What the transforms import must be there before an inner run, which drops new modules.

@@ -12,7 +12,7 @@ import pytest
 
 from cudamem_testing.model.findings import Kind, Severity, Verdict
 from cudamem_testing.report.report_files import read_json
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 from suites.plugin.inner import CACHE, Inner, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.subprocess]

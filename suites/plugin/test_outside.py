@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import OutsideUse
+from cudamem_testing.model.outside import OutsideUse
 from cudamem_testing.recorders import cards
 from cudamem_testing.run.outside import OutsideCheck
 from cudamem_testing.windows.tracker import Tracker
-from cudamem_testing.wording import text, title
-from cudamem_testing.wording.memory import OUTSIDE_HINT, outside
+from cudamem_testing.wording.findings import text, title
+from cudamem_testing.wording.outside import OUTSIDE_HINT, outside
 from suites.plugin.test_cost import ONE_CARD
 from suites.windows.fake import FakeRecorder
 

@@ -18,7 +18,7 @@ from cudamem_testing.run import pools
 from cudamem_testing.run.evidence import Evidence
 from cudamem_testing.run.pools import PoolCheck
 from cudamem_testing.windows.tracker import Tracker
-from cudamem_testing.wording import details, text
+from cudamem_testing.wording.findings import details, text
 from cudamem_testing.wording.memory import POOL_HINT
 from suites.plugin.inner import run_inner
 from suites.windows.fake import FakeRecorder

@@ -14,7 +14,7 @@ from cudamem_testing.model.findings import Kind, Verdict
 from cudamem_testing.ranks.processes import UNMEASURED
 from cudamem_testing.ranks.watch import Ranks
 from cudamem_testing.run.session import Session
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites import forked
 
 SAME_PROCESS = """

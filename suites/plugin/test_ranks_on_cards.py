@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cudamem_testing.report.report_files import read_json
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 from suites.plugin.inner import CACHE, Inner, write
 
 pytestmark = pytest.mark.subprocess

@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from cudamem_testing.report.report_files import read_json
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites.plugin.inner import KIB
 
 SEVERAL = """

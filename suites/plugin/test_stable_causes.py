@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import settings
 
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 from suites.plugin.inner import run_inner, run_outer
 
 KEYS = {

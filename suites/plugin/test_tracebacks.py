@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudamem_testing.model.findings import Severity, Verdict
-from cudamem_testing.wording import text, title
+from cudamem_testing.wording.findings import text, title
 
 FAILING = """
     import pytest, torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites.plugin.inner import KIB, Inner
 from suites.versions import qualified
 

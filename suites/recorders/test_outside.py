@@ -7,9 +7,9 @@ import torch
 
 from cudamem_testing import torch_api
 from cudamem_testing.model.devices import Device
-from cudamem_testing.model.facts import OutsideUse
+from cudamem_testing.model.outside import OutsideUse
 from cudamem_testing.recorders import cards, outside
-from cudamem_testing.wording import memory
+from cudamem_testing.wording import outside as words
 
 GIB, MIB = 2**30, 2**20
 CARD = Device("cuda", 0)
@@ -38,7 +38,7 @@ BESIDE = "of cuda:0 are outside torch's allocator"
     ],
 )
 def test_a_reading(reading: OutsideUse, size: int | None, text: str) -> None:
-    assert (reading.bytes, memory.outside(reading)) == (size, text)
+    assert (reading.bytes, words.outside(reading)) == (size, text)
 
 
 @pytest.mark.parametrize(

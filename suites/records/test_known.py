@@ -31,7 +31,7 @@ from cudamem_testing.records.known import (
     without,
 )
 from cudamem_testing.records.store import RecordError
-from cudamem_testing.wording import details
+from cudamem_testing.wording.findings import details
 
 KIB, MIB = 2**10, 2**20
 CAUSE = "leak | reachable | a.py::f | module a > KEPT (list)[*]"

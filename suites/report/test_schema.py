@@ -36,7 +36,7 @@ from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.model.windows import Window
 from cudamem_testing.report.codec import word_of
 from cudamem_testing.report.schema import FINDING, FIXTURE, TEST, run_from_json, run_to_json
-from cudamem_testing.wording import details, title
+from cudamem_testing.wording.findings import details, title
 
 CARD = Device("cuda", 0)
 STACK = Stack((Frame("torch/nn.py", 7, "linear", "library"), Frame("a.py", 1, "f")))

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from cudamem_testing.model.findings import Severity
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 from suites.plugin.inner import run_outer
 
 RUNS, SEEDS = (10, 50) if os.environ.get("HYPOTHESIS_PROFILE") == "full" else (1, 20)

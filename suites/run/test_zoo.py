@@ -10,7 +10,7 @@ import pytest
 
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.torch_api import nodes
-from cudamem_testing.wording import text, title
+from cudamem_testing.wording.findings import text, title
 from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
 from suites import scores, zoo
 from suites.zoo import PAGE, document, holds, run_modules

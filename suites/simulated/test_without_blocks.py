@@ -12,7 +12,7 @@ import pytest
 from cudamem_testing.model.findings import Finding, Severity, Verdict
 from cudamem_testing.model.records import RunRecord
 from cudamem_testing.report.report_files import read_json
-from cudamem_testing.wording import title
+from cudamem_testing.wording.findings import title
 from suites import forked
 from suites.plugin.inner import CACHE
 

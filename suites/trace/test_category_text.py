@@ -16,7 +16,7 @@ from cudamem_testing.trace.profile import MemoryProfile, memory_profile
 from cudamem_testing.trace.series import NAMES
 from cudamem_testing.trace.timeline_text import unit_of
 from cudamem_testing.windows.regions import OverBudget
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 
 
 class Net(torch.nn.Module):

@@ -11,7 +11,7 @@ from cudamem_testing.model.findings import Finding, Severity, Standing, Verdict
 from cudamem_testing.model.findings import Kind as FaultKind
 from cudamem_testing.model.references import Path, Reach, RootKind
 from cudamem_testing.verdicts.first_use import FirstUse
-from cudamem_testing.wording import details
+from cudamem_testing.wording.findings import details
 from suites.made import path
 
 CPU = Device("cpu")

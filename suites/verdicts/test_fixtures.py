@@ -14,7 +14,7 @@ from cudamem_testing.model.findings import Kind as FaultKind
 from cudamem_testing.model.references import Doubt, Path, Reach, Unsure
 from cudamem_testing.model.stacks import Frame
 from cudamem_testing.verdicts.fixtures import GrownFixtures
-from cudamem_testing.wording import text
+from cudamem_testing.wording.findings import text
 from suites.made import path
 
 KIB = 2**10

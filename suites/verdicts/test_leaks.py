@@ -13,7 +13,7 @@ from cudamem_testing.model.references import Reach, RootKind
 from cudamem_testing.model.stacks import Frame, Stack
 from cudamem_testing.objects.search import HolderResult
 from cudamem_testing.verdicts.leaks import NOT_SEARCHED, freed_finding, leak_findings, small_leaks, workspace_findings
-from cudamem_testing.wording import details, text, title
+from cudamem_testing.wording.findings import details, text, title
 from suites.made import path
 
 CPU = Device("cpu")

@@ -16,7 +16,7 @@ from cudamem_testing.model.limits import Breach, Limit, budget
 from cudamem_testing.model.windows import Window
 from cudamem_testing.windows.defaults import cycles_fail, ignored_below
 from cudamem_testing.windows.judge import Judge
-from cudamem_testing.wording import details, text, title
+from cudamem_testing.wording.findings import details, text, title
 
 CARD, CPU = Device("cuda", 0), Device("cpu")
 ON_CARD = Window(

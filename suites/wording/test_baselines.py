@@ -10,8 +10,9 @@ from cudamem_testing.model.evidence import NoEvidence, Why
 from cudamem_testing.model.facts import Changed, Taken
 from cudamem_testing.model.findings import Finding, Kind, Severity, Verdict
 from cudamem_testing.model.stacks import Frame
-from cudamem_testing.wording import baselines, details
+from cudamem_testing.wording import baselines
 from cudamem_testing.wording.baselines import off
+from cudamem_testing.wording.findings import details
 
 CPU, MIB = Device("cpu"), 2**20
 
