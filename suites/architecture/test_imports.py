@@ -145,6 +145,26 @@ READING = {
     "show": {"notebook"},
     "torch_api": {"nodes"},
 }
+#: What a run on cards needs more, and what it does not need.
+ON_CARDS = {
+    "model": {"allocator_settings"},
+    "plugin": {"requirements"},
+    "recorders": {
+        *("card_recorder", "cuda", "cuda_devices", "history", "host", "native_device", "peaks", "stats_patches"),
+    },
+    "run": {"by_address", "without_owners"},
+    "snapshots": {"evidence"},
+}
+ONLY_CPU = {"cpu", "early"}
+#: A simulated card also needs what simulates it, and a real one what reads and words memory outside of torch.
+SIMULATED = {
+    "model": {"failing"},
+    "plugin": {"simulation"},
+    "recorders": {"lines", "native_trap"},
+    "simulated": {"bindings", "kernels", "native", "snapshot", "unsupported"},
+    "torch_api": {"backward", "cuda_build", "operators"},
+}
+REAL = {"model": {"outside"}, "recorders": {"outside"}, "wording": {"outside"}}
 
 
 @pytest.mark.subprocess
@@ -161,6 +181,18 @@ def test_a_clean_run_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> N
     assert "cycle: 1 finding" in plain.partition("IMPORTED ")[2]
     assert imported_in(quiet) == together(NEEDED, READING)
     assert imported_in(plain) == together(NEEDED, READING, SUMMARY)
+
+
+@pytest.mark.subprocess
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_clean_run_on_a_card_imports_little_more(tmp_path: Path, device: str) -> None:
+    (tmp_path / "test_it.py").write_text(CLEAN.replace("1024", "1024, device='cuda'"))
+    arguments = ["-p", "no:cacheprovider", "-p", "no:benchmark", "--cudamem", f"--cudamem-device={device}", "-q"]
+    code = f"import sys, pytest; assert not pytest.main({[*arguments, str(tmp_path)]}); print('IMPORTED', *sys.modules)"
+    expected = together(NEEDED, READING, ON_CARDS, REAL if device == "cuda" else SIMULATED)
+    expected["recorders"] -= ONLY_CPU
+    assert imported_in(python("-c", code)) == expected
 
 
 def imported_in(told: str) -> dict[str, set[str]]:
