@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Have torch imported without a collection, and the CPU recorder placed before any tensor (recorders/early.py)."""
+    """Import torch without full collections, and place the CPU recorder before any tensor (recorders/early.py)."""
     cards = simulated_early(early_config)
     if cards is not None:
         from cudamem_testing.plugin.simulation import simulate
