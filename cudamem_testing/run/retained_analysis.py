@@ -113,6 +113,8 @@ class RetainedAnalysis:
         found = [*given_back, *self._freed(settlement, looked, remaining)]
         for device, blocks in remaining.items():
             self._attributions.of(device).enter(subject.owner.label, blocks)
+            rest = blocks
+            held: Holders = {}
             if self._is_judged(device, blocks):
                 held = holders.of(device, blocks)
                 blocks = self._still_live(device, subject, blocks, held)
@@ -125,16 +127,16 @@ class RetainedAnalysis:
                     held = {**held, **{block.address or 0: DOUBTFUL for block in rest if _key(block) in doubtful}}
                     subject.unjudged.add(Kind.LEAK)
                 held = entrusted(device, rest, held, subject)
-                if severity is not None:
-                    of_fixture = subject.fixture is not None
-                    example_of = None if subject.examples is None else subject.examples.name_of
-                    leaks = leak_findings(rest, held, severity, of_fixture=of_fixture, example_of=example_of)
-                    leaks = self._ignored.keep(leaks)
-                    if any(one.severity is Severity.FAIL for one in leaks):
-                        some = frozenset((block.address, block.size) for block in rest)
-                        subject.leaked.append(Entrusted(device, subject.owner, some))
-                    found += leaks
-            elif severity is not None:
+            if severity is not None and self._is_judged(device, rest):
+                of_fixture = subject.fixture is not None
+                example_of = None if subject.examples is None else subject.examples.name_of
+                leaks = leak_findings(rest, held, severity, of_fixture=of_fixture, example_of=example_of)
+                leaks = self._ignored.keep(leaks)
+                if any(one.severity is Severity.FAIL for one in leaks):
+                    some = frozenset((block.address, block.size) for block in rest)
+                    subject.leaked.append(Entrusted(device, subject.owner, some))
+                found += leaks
+            elif severity is not None and rest:  # maybe less than before: a library or a thread has freed the others
                 self._small.add(subject, device)
         return found
 
@@ -150,7 +152,7 @@ class RetainedAnalysis:
         for device, owner, blocks in left:
             live = self._attributions.of(device).live_of(owner)
             still = [block for block in live if (block.address, block.size) in blocks]
-            if still:
+            if self._is_judged(device, still):
                 held = BlockHolders(self._places).of(device, still)
                 found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=of_fixture))
         return found

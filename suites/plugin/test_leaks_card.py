@@ -16,7 +16,7 @@ from cudamem_testing.model.devices import Device
 from cudamem_testing.model.findings import Kind, Severity
 from cudamem_testing.model.windows import SharedWindows
 from cudamem_testing.objects import places
-from cudamem_testing.recorders.base import WithoutOwners
+from cudamem_testing.recorders.base import Owned, WithoutOwners
 from cudamem_testing.recorders.capture import CudaCapture
 from cudamem_testing.report.schema import FINDING
 from cudamem_testing.run import holders, retained_analysis
@@ -124,15 +124,16 @@ def named(frames: Frames) -> list[dict[str, Any]]:
 
 
 class Judged:
-    """A test on a card."""
+    """A test on a card, where less than ``least`` bytes are not judged."""
 
     def __init__(self, card: Card) -> None:
+        self.least = 0
         self.card, self.tracker = card, Tracker()
         self.tracker.attach([card])
         self.owners = Owners(self.tracker)
         evidence = Evidence(self.tracker, Path("/project"), self.owners.names, recorded=True)
         self.attributions = Attributions(self.tracker, self.owners, evidence)
-        self.check = LeakCheck(self.tracker, evidence, self.attributions, lambda device: 0)
+        self.check = LeakCheck(self.tracker, evidence, self.attributions, lambda device: self.least)
         self.begin()
 
     def begin(self) -> None:
@@ -185,6 +186,45 @@ def test_memory_freed_before_libraries_release_has_no_owner(test: Judged, monkey
 
     monkeypatch.setattr(places, "find_holders", long_search)
     assert test.findings() == [LEAK]
+
+
+@pytest.mark.parametrize("frees", ["what libraries are asked for", "the search for holders", "a library"])
+def test_what_is_too_small_without_what_others_free(test: Judged, monkeypatch: pytest.MonkeyPatch, frees: str) -> None:
+    """More than the least size was left at first, and the rest of the test is less: it is not judged."""
+    test.least = 64 * KIB
+    test.card.take(4 * KIB)
+    passing = test.card.take(3 * MIB, TEST if frees == "a library" else THREAD)
+    if frees == "the search for holders":
+        search = places.find_holders
+
+        def long_search(*args: Any, **kwargs: Any) -> Any:
+            found = search(*args, **kwargs)
+            test.card.give_back(passing)
+            return found
+
+        monkeypatch.setattr(places, "find_holders", long_search)
+    else:
+        test.card.asked = lambda: test.card.give_back(passing)
+    workspace = ("library workspace", 3 * MIB, "test_a.py:3 in test_a")
+    assert test.findings() == [workspace] * (frees == "a library")
+    assert test.check.small.any
+    assert test.attributions.of(test.card.device).totals() == {"test_a.py::test_a": Owned(4 * KIB, 1)}
+
+
+def test_what_is_left_of_an_earlier_leak_may_be_too_small(test: Judged) -> None:
+    test.least = 64 * KIB
+    test.card.take(4 * KIB)
+    large = test.card.take(3 * MIB)
+    assert test.findings() == [("held by C++", 3 * MIB + 4 * KIB, "test_a.py:3 in test_a")]
+    (leaked,) = test.subject.leaked
+
+    def still_live() -> list[int | None]:
+        return [one.bytes for one in test.check.still_live([leaked], Severity.FAIL)]
+
+    assert still_live() == [3 * MIB + 4 * KIB]
+    test.card.free(large)
+    test.tracker.read(test.card)
+    assert still_live() == []
 
 
 def test_a_workspace_is_allocated_again_before_the_next_test(test: Judged) -> None:
