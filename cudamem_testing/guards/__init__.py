@@ -155,7 +155,7 @@ def thawed() -> Iterator[None]:
     Afterwards the flags are restored. If objects were frozen, everything tracked by then is frozen again: the collector
     cannot be told which objects were frozen.
     """
-    flags, frozen = gc.get_debug(), _somebody_froze()
+    flags, frozen = gc.get_debug(), somebody_froze()
     gc.set_debug(0)
     if frozen:
         gc.unfreeze()
@@ -171,7 +171,7 @@ def thawed() -> Iterator[None]:
 FEWEST_FROZEN = 4_000
 
 
-def _somebody_froze() -> bool:
+def somebody_froze() -> bool:
     """Whether ``gc.freeze()`` was called and not undone.
 
     The count alone is not enough: CPython 3.12 sets immortal objects aside with the frozen ones whenever a collection

@@ -1,4 +1,4 @@
-"""Imports torch, and the package's own modules, without garbage collections on the way.
+"""Imports torch without full garbage collections, and the package's own modules without any.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,16 +16,16 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceF
 from importlib.util import find_spec
 from typing import Any
 
-from cudamem_testing.guards import CollectorPaused
+from cudamem_testing.guards import CollectorPaused, somebody_froze
 
-_NEVER = 2**31 - 1  # collections of middle age
+_NEVER = 2**31 - 1  # as third threshold: no full collection
 
 
 class WholeImport:
     """Imports one module without full collections, and calls a function right after: a finder of modules.
 
     An import of torch makes 170,000 objects that stay. Full collections on the way visit them again and again, and free
-    next to nothing; what does not stay dies young. The import raises what the function raises.
+    next to nothing; young collections free what is temporary. The import raises what the function raises.
     """
 
     def __init__(self, name: str, then: Callable[[], object] | None = None) -> None:
@@ -64,16 +64,16 @@ class WholeImport:
 
 @contextmanager
 def _young_collections_only() -> Iterator[None]:
-    """No full collections inside the block. Afterwards all objects are old, as if one had visited them."""
+    """No full collections inside the block. Afterwards all objects are old, unless some were frozen before."""
     before = gc.get_threshold()
-    during = (*before[:2], _NEVER)
-    gc.set_threshold(*during)
+    gc.set_threshold(*before[:2], _NEVER)
     try:
         yield
     finally:
-        if gc.get_threshold() == during:  # else an imported module has set its own
-            gc.set_threshold(*before)
-    if not gc.get_freeze_count():  # what a user has frozen stays so
+        first, second, third = gc.get_threshold()
+        if third == _NEVER:  # else an imported module has set its own; it may also have set only the others
+            gc.set_threshold(first, second, before[2])
+    if not somebody_froze():  # what a user has frozen stays so
         gc.freeze()
         gc.unfreeze()
 

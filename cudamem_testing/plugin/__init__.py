@@ -47,14 +47,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Import torch without full collections, and place the CPU recorder before any tensor (recorders/early.py)."""
+    """Have torch imported without full collections, and the CPU recorder placed before tensors (recorders/early.py)."""
+    if accounts_early(early_config):
+        _await_torch(early_config)
     cards = simulated_early(early_config)
     if cards is not None:
         from cudamem_testing.plugin.simulation import simulate
 
         early_config.add_cleanup(simulate(early_config, cards))
-    if not accounts_early(early_config):
-        return
+
+
+def _await_torch(early_config: pytest.Config) -> None:
+    """Prepare for the import of torch, in a run that accounts for every test."""
     from cudamem_testing.guards.imports import WholeImport, own_imports
 
     if measures_cpu_early(early_config):

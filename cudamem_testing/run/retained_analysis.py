@@ -126,7 +126,8 @@ class RetainedAnalysis:
                 if doubtful:
                     held = {**held, **{block.address or 0: DOUBTFUL for block in rest if _key(block) in doubtful}}
                     subject.unjudged.add(Kind.LEAK)
-                held = entrusted(device, rest, held, subject)
+                if self._is_judged(device, rest):
+                    held = entrusted(device, rest, held, subject)
             if severity is not None and self._is_judged(device, rest):
                 of_fixture = subject.fixture is not None
                 example_of = None if subject.examples is None else subject.examples.name_of
@@ -136,7 +137,7 @@ class RetainedAnalysis:
                     some = frozenset((block.address, block.size) for block in rest)
                     subject.leaked.append(Entrusted(device, subject.owner, some))
                 found += leaks
-            elif severity is not None and rest:  # maybe less than before: a library or a thread has freed the others
+            elif severity is not None and rest:  # maybe only since a library or a thread freed the others
                 self._small.add(subject, device)
         return found
 
@@ -152,7 +153,7 @@ class RetainedAnalysis:
         for device, owner, blocks in left:
             live = self._attributions.of(device).live_of(owner)
             still = [block for block in live if (block.address, block.size) in blocks]
-            if self._is_judged(device, still):
+            if still:
                 held = BlockHolders(self._places).of(device, still)
                 found += self._ignored.keep(leak_findings(still, held, severity, of_fixture=of_fixture))
         return found

@@ -1,4 +1,4 @@
 """Sentences: no other package writes any about findings, and none parses them.
 
-:mod:`.findings` makes the text of any finding, and imports all that knows one kind each. PYTEST_DONT_REWRITE
+:mod:`.findings` makes the text of any finding, and imports the modules for each kind. PYTEST_DONT_REWRITE
 """

@@ -211,22 +211,6 @@ def test_what_is_too_small_without_what_others_free(test: Judged, monkeypatch: p
     assert test.attributions.of(test.card.device).totals() == {"test_a.py::test_a": Owned(4 * KIB, 1)}
 
 
-def test_what_is_left_of_an_earlier_leak_may_be_too_small(test: Judged) -> None:
-    test.least = 64 * KIB
-    test.card.take(4 * KIB)
-    large = test.card.take(3 * MIB)
-    assert test.findings() == [("held by C++", 3 * MIB + 4 * KIB, "test_a.py:3 in test_a")]
-    (leaked,) = test.subject.leaked
-
-    def still_live() -> list[int | None]:
-        return [one.bytes for one in test.check.still_live([leaked], Severity.FAIL)]
-
-    assert still_live() == [3 * MIB + 4 * KIB]
-    test.card.free(large)
-    test.tracker.read(test.card)
-    assert still_live() == []
-
-
 def test_a_workspace_is_allocated_again_before_the_next_test(test: Judged) -> None:
     """Known sizes are released before holders are searched; what libraries allocate then has no owner."""
     test.attributions.begin()

@@ -120,3 +120,29 @@ def test_a_fixture_that_undoes_nothing_hides_nothing(run_inner, end):
     file = TEST.format(fixture=f"yield; {end}", adds="lib.CACHE.append(lib.make())")
     inner = run_inner({"lib.py": LIB, "test_it.py": file}, "--cudamem")
     assert inner.last == "2 passed, 1 error"
+
+
+def test_small_parts_of_a_test_are_judged_as_fixtures_end(run_inner):
+    """Together they reach the least size, so the test was judged; neither fixture frees its part."""
+    file = """
+        import lib, pytest, torch
+
+        @pytest.fixture(scope="module")
+        def first():
+            yield
+            if lib.VALUE: lib.CACHE.clear()
+
+        @pytest.fixture(scope="module")
+        def second():
+            yield
+            if lib.VALUE: lib.TABLE.clear()
+
+        def test_adds(first, second):
+            lib.CACHE.append(torch.zeros(10 * 1024))
+            lib.TABLE["a"] = torch.zeros(10 * 1024)
+
+        def test_next(first, second): pass
+    """
+    inner = run_inner({"lib.py": LIB, "test_it.py": file}, "--cudamem")
+    assert inner.last == "2 passed, 1 error"
+    assert [finding.bytes for finding in inner.test("test_next").findings] == [40 * 1024] * 2

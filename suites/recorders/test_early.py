@@ -141,6 +141,8 @@ def test_a_storage_of_a_conftest_file_is_followed(pytester: pytest.Pytester) -> 
         ("--cudamem --cudamem-device=cuda", ["whole import"]),
         ("--cudamem --cudamem-device=cuda:1", ["whole import"]),
         ("--cudamem --cudamem-device=all", ["recorder"]),
+        ("--cudamem --cudamem-device=simulated", ["whole import", "simulated cards"]),
+        ("--cudamem-device=simulated", ["simulated cards"]),
         ("--cudamem -n2", []),
     ],
 )
@@ -149,7 +151,13 @@ def test_when_a_run_starts_early(
 ) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     seen = []
+
+    def simulate(config: pytest.Config, cards: object) -> Callable[[], None]:
+        seen.append("simulated cards")
+        return lambda: None
+
     monkeypatch.setattr(EarlyRecorder, "start", lambda self: seen.append("recorder"))
+    monkeypatch.setattr("cudamem_testing.plugin.simulation.simulate", simulate)
     monkeypatch.setattr(WholeImport, "start", lambda self: seen.append("whole import") or self.stop)
     monkeypatch.setattr("cudamem_testing.torch_api.cuda_device_count", lambda: 2)
     plugins = ["xdist.plugin"] if "-n2" in arguments else []
@@ -274,13 +282,22 @@ def test_an_import_runs_young_collections_only(module: Path, collections: list[i
     assert old
 
 
-def test_thresholds_that_an_imported_module_sets_stay(module: Path) -> None:
-    module.write_text("import gc\n\ngc.set_threshold(1234, 5, 6)\n")
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ("1234, 5, 6", (1234, 5, 6)),
+        ("1234", (1234, *THRESHOLDS[1:])),  # the others are not the module's
+        ("*gc.get_threshold()", THRESHOLDS),
+    ],
+)
+def test_thresholds_that_an_imported_module_sets_stay(module: Path, sets: str, expected: tuple[int, int, int]) -> None:
+    module.write_text(f"import gc\n\ngc.set_threshold({sets})\n")
     WholeImport("early_example").start()
     before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
     try:
         importlib.import_module("early_example")
-        assert gc.get_threshold() == (1234, 5, 6)
+        assert gc.get_threshold() == expected
     finally:
         gc.set_threshold(*before)
 
