@@ -18,7 +18,7 @@ import torch
 from cudamem_testing.model.failing import Trapped, Wanted
 from cudamem_testing.recorders.base import AllocatingCall, Taken
 from cudamem_testing.recorders.lines import ends_with
-from cudamem_testing.torch_api.dispatch import PlainDispatchMode, operator_name
+from cudamem_testing.torch_api.dispatch import DispatchMode, operator_name
 
 if TYPE_CHECKING:
     from cudamem_testing.model.stacks import RawFrame
@@ -101,7 +101,7 @@ def counting(taken: Callable[[], Taken]) -> DispatchTrap:
     return DispatchTrap(taken, Wanted())
 
 
-class _Mode(PlainDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+class _Mode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
     def __init__(self, trap: DispatchTrap) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._trap = trap

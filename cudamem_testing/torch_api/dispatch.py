@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +17,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DispatchMode", "PlainDispatchMode", "operator_name"]
+__all__ = ["DispatchMode", "operator_name"]
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """A mode that also receives higher-order operators (``cond``)."""
+    """A mode that also receives higher-order operators (``cond``), and that does not import torch's compiler.
+
+    Torch wraps a mode so that its code is not compiled. The wrapper imports the compiler at the first operator, which
+    takes a second, and the frames of that moment live until a collection, with what they hold. As long as the compiler
+    is not imported, the mode needs no wrapper.
+    """
 
     supports_higher_order_operators = True
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        mode: type[Self] = cls if "torch._dynamo" in sys.modules else _unwrapped(cls)  # type: ignore[arg-type]
+        return super().__new__(mode)
 
     def __enter__(self) -> Self:
         if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
@@ -37,12 +47,14 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its _
             operator.python_key_table.setdefault(mode, functools.partial(_called, operator))
 
 
-class PlainDispatchMode(DispatchMode):  # type: ignore[no-untyped-call]  # the same
-    """The same without torch's wrapper, which imports its compiler at the first operator: seconds for one run."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
+@functools.cache
+def _unwrapped(mode: type[Any]) -> Any:
+    """The mode without torch's wrapper around its ``__torch_dispatch__``."""
+    own = getattr(mode.__torch_dispatch__, "__wrapped__", None)
+    if own is None:
+        return mode
+    without = {"__torch_dispatch__": own, "_should_skip_dynamo": classmethod(lambda cls: False)}
+    return type(mode.__name__, (mode,), without)
 
 
 def _called(operator: Any, mode: TorchDispatchMode, *args: Any, **kwargs: Any) -> Any:
