@@ -49,27 +49,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Have torch imported without full collections, and the CPU recorder placed before tensors (recorders/early.py)."""
     if accounts_early(early_config):
-        _await_torch(early_config)
+        from cudamem_testing.guards.imports import WholeImport, own_imports
+
+        if measures_cpu_early(early_config):
+            with own_imports():
+                from cudamem_testing.recorders.early import EarlyRecorder
+
+            early = early_config.stash[keys.EARLY] = EarlyRecorder()
+            early_config.add_cleanup(early.close)
+            early.start()
+        else:
+            early_config.add_cleanup(WholeImport("torch").start())
     cards = simulated_early(early_config)
     if cards is not None:
         from cudamem_testing.plugin.simulation import simulate
 
         early_config.add_cleanup(simulate(early_config, cards))
-
-
-def _await_torch(early_config: pytest.Config) -> None:
-    """Prepare for the import of torch, in a run that accounts for every test."""
-    from cudamem_testing.guards.imports import WholeImport, own_imports
-
-    if measures_cpu_early(early_config):
-        with own_imports():
-            from cudamem_testing.recorders.early import EarlyRecorder
-
-        early = early_config.stash[keys.EARLY] = EarlyRecorder()
-        early_config.add_cleanup(early.close)
-        early.start()
-    else:
-        early_config.add_cleanup(WholeImport("torch").start())
 
 
 def pytest_configure(config: pytest.Config) -> None:
