@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -119,11 +120,24 @@ class _Catch:
 
     record: RunRecord | None = None
     settings: Settings | None = None
+    modules: Mapping[str, ModuleType] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         self.record = config.stash.get(RUN, None)
         self.settings = config.stash.get(keys.SETTINGS, None)
+        self.modules = {**sys.modules}
+
+
+def keep(modules: Mapping[str, ModuleType], folder: Path) -> None:
+    """Have the modules still imported that are not of a folder; ``pytester`` forgets all that its run has imported.
+
+    Some cannot be imported twice: they register operators in torch.
+    """
+    for name, module in modules.items():
+        file = vars(module).get("__file__")
+        if isinstance(file, str) and not Path(file).is_relative_to(folder):
+            sys.modules.setdefault(name, module)
 
 
 def write(pytester: pytest.Pytester, files: Files) -> None:
@@ -157,6 +171,7 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setattr(sys, "dont_write_bytecode", True)  # tests are rewritten faster than a file's time tells
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
+    keep(catch.modules, pytester.path)
     guards.take_last_failure()  # of an inner test; its frames hold the inner session
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 
