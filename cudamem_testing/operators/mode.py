@@ -19,7 +19,7 @@ Taken = tuple[int, int, Any, ModuleCall]
 See = Callable[[object, tuple[object, ...]], None]
 
 
-class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+class OperatorMode(DispatchMode):
     """Records counters around every operator, also around one that raises.
 
     Work inside an operator, in kernels or in the ``__torch_dispatch__`` of a tensor class, belongs to it.
@@ -41,7 +41,7 @@ class OperatorMode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init
             self.taken.append((before, self._note(), func, self._place(sys._getframe(1))))
 
 
-class StorageMode(OperatorMode):  # type: ignore[no-untyped-call]  # the same
+class StorageMode(OperatorMode):
     """The same, and passes inputs and outputs to journals of storages."""
 
     def __init__(self, note: Callable[[], int], place: Callable[[FrameType], ModuleCall], see: Sequence[See]) -> None:

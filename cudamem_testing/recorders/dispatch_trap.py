@@ -101,7 +101,7 @@ def counting(taken: Callable[[], Taken]) -> DispatchTrap:
     return DispatchTrap(taken, Wanted())
 
 
-class _Mode(DispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+class _Mode(DispatchMode):
     def __init__(self, trap: DispatchTrap) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._trap = trap

@@ -45,7 +45,7 @@ allocator | | ``torch.cuda._lazy_call`` | 1.0 | the history starts with the test
 | ``SavedTensor.data`` | after 2.7 | the same |
 | ``TorchFunctionMode``, ``TorchDispatchMode`` | 1.13 | no lint, no records of captures, no dispatcher calls |
 | ``TorchDispatchMode.supports_higher_order_operators`` | after 2.7 | the mode gets a rule for each such operator |
-| ``TorchDispatchMode._should_skip_dynamo`` | 2.10 | the first operator in a mode may import torch's compiler |
+| ``torch._C._dynamo.eval_frame`` | 2.0 | where torch wraps modes, the first operator in one imports its compiler |
 | ``TensorBase._cdata`` | 1.0 | no calls of the dispatcher |
 | ``torch.utils._pytree`` | 1.8 | no captures |
 | ``CUDAGraph(keep_graph=True)`` and ``raw_cuda_graph`` | 2.8 | nodes are read from ``debug_dump`` |

@@ -31,7 +31,7 @@ class Call(NamedTuple):
     outputs: tuple[TensorAddress, ...]
 
 
-class DispatchedCalls(DispatchMode):  # type: ignore[no-untyped-call]
+class DispatchedCalls(DispatchMode):
     """Records the calls of operators on tensors with memory, and keeps no tensor alive."""
 
     def __init__(self) -> None:

@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,19 +19,33 @@ if TYPE_CHECKING:
 __all__ = ["DispatchMode", "operator_name"]
 
 
-class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """A mode that also receives higher-order operators (``cond``), and that does not import torch's compiler.
+def _frames_of_compiler() -> Any:
+    """What tells the compiler which code to skip, without importing it; ``None`` if this torch does not have it."""
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    needed = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
+    return frames if all(hasattr(frames, name) for name in needed) else None
 
-    Torch wraps a mode so that its code is not compiled. The wrapper imports the compiler at the first operator, which
-    takes a second, and the frames of that moment live until a collection, with what they hold. As long as the compiler
-    is not imported, the mode needs no wrapper.
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
+    """A mode that also receives higher-order operators (``cond``), and whose code torch's compiler leaves alone.
+
+    For that torch wraps a mode, and the wrapper imports the compiler at the first operator, which takes a second; the
+    frames of that moment live until a collection, with what they hold. Here the code is marked instead, if torch can.
     """
 
     supports_higher_order_operators = True
 
-    def __new__(cls, *args: object, **kwargs: object) -> Self:
-        mode: type[Self] = cls if "torch._dynamo" in sys.modules else _unwrapped(cls)  # type: ignore[arg-type]
-        return super().__new__(mode)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+        frames, own = _frames_of_compiler(), vars(cls).get("__torch_dispatch__")
+        if frames is not None and own is not None:
+            skip = frames._FrameAction.SKIP
+            frames.set_code_exec_strategy(own.__code__, frames._FrameExecStrategy(skip, skip))  # and what it calls
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps the mode."""
+        return _frames_of_compiler() is None
 
     def __enter__(self) -> Self:
         if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
@@ -45,16 +58,6 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its _
         mode = type(self)
         for operator in torch._ops._higher_order_ops.values():
             operator.python_key_table.setdefault(mode, functools.partial(_called, operator))
-
-
-@functools.cache
-def _unwrapped(mode: type[Any]) -> Any:
-    """The mode without torch's wrapper around its ``__torch_dispatch__``."""
-    own = getattr(mode.__torch_dispatch__, "__wrapped__", None)
-    if own is None:
-        return mode
-    without = {"__torch_dispatch__": own, "_should_skip_dynamo": classmethod(lambda cls: False)}
-    return type(mode.__name__, (mode,), without)
 
 
 def _called(operator: Any, mode: TorchDispatchMode, *args: Any, **kwargs: Any) -> Any:

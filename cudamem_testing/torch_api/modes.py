@@ -48,7 +48,7 @@ class _Functions(TorchFunctionMode):
         return self._watcher.function(name, func, args, kwargs or {})
 
 
-class _Operators(DispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(DispatchMode):
     def __init__(self, watcher: OperatorWatcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watcher = watcher
@@ -90,7 +90,7 @@ class _Noting:
         return result
 
 
-class _Noted(_Operators):  # type: ignore[no-untyped-call]
+class _Noted(_Operators):
     """A separate name for the notifying mode."""
 
 

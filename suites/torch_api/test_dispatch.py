@@ -35,6 +35,20 @@ before = {*sys.modules}
 layer = program()
 print(isinstance(Names(), Names), layer(), sorted(name for name in {*sys.modules} - before if "_dynamo" in name))
 """
+CONDITION = """
+from cudamem_testing.recorders.dispatch_trap import counting
+from cudamem_testing.recorders.base import Taken
+from cudamem_testing.torch_api.calls import DispatchedCalls
+
+mode, calls, trap = Names(), DispatchedCalls(), counting(lambda: Taken(0, 0))
+with mode, calls:
+    for _ in range(2):
+        torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.ones(3),))
+        torch._dynamo.reset()
+    torch.compile(lambda x: x.relu(), backend="eager")(torch.ones(4))
+trap.lift()
+print(mode.names.count("cond"), dict(torch._dynamo.utils.counters["frames"]))
+"""
 COMPILED = """
 function = torch.compile(lambda x: x.relu() + 1, backend="eager")
 with Names() as mode:
@@ -56,5 +70,13 @@ def test_the_first_operator_imports_and_keeps_nothing() -> None:
 
 @pytest.mark.subprocess
 @pytest.mark.slow
-def test_the_code_of_a_mode_is_not_compiled() -> None:
-    assert printed(COMPILED) == "['aten::ones', 'aten::relu', 'aten::add'] {}\n"
+def test_a_condition_in_modes_compiles_none_of_them() -> None:
+    """A higher-order operator compiles its branches, and imports the compiler."""
+    assert printed(CONDITION) == "2 {}\n"
+
+
+@pytest.mark.subprocess
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ["", "import torch._dynamo\n"])
+def test_the_code_of_a_mode_is_not_compiled(imported: str) -> None:
+    assert printed(imported + COMPILED) == "['aten::ones', 'aten::relu', 'aten::add'] {}\n"
