@@ -34,6 +34,8 @@ Files = str | Mapping[str, str]
 CACHE = str(cache_folder(os.environ))  # pytester moves the home folder, and compiling takes seconds
 #: Plugins of pytest's own that hardly a test needs; each takes time at the start of a run. A run that names one has it.
 UNUSED = ("pastebin", "setuponly", "setupplan", "stepwise", "junitxml", "faulthandler", "legacypath")
+#: Packages that cannot be imported twice: transformers imports this one if it is there, and it registers operators.
+ONCE = {"torchvision"}
 #: Variables under which pytest and its plugins do otherwise, such as those of the worker that runs the outer test.
 HEEDED = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS", "PYTEST_XDIST_WORKER")
 
@@ -129,14 +131,10 @@ class _Catch:
         self.modules = {**sys.modules}
 
 
-def keep(modules: Mapping[str, ModuleType], folder: Path) -> None:
-    """Have the modules still imported that are not of a folder; ``pytester`` forgets all that its run has imported.
-
-    Some cannot be imported twice: they register operators in torch.
-    """
+def keep(modules: Mapping[str, ModuleType]) -> None:
+    """Have those still imported that can be imported once only; ``pytester`` forgets what its run has imported."""
     for name, module in modules.items():
-        file = vars(module).get("__file__")
-        if isinstance(file, str) and not Path(file).is_relative_to(folder):
+        if name.partition(".")[0] in ONCE:
             sys.modules.setdefault(name, module)
 
 
@@ -171,7 +169,7 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setattr(sys, "dont_write_bytecode", True)  # tests are rewritten faster than a file's time tells
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
-    keep(catch.modules, pytester.path)
+    keep(catch.modules)
     guards.take_last_failure()  # of an inner test; its frames hold the inner session
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 

@@ -1,4 +1,4 @@
-"""Runs of pytest inside a test leave nothing behind but what they have imported of other projects."""
+"""Runs of pytest inside a test leave nothing behind but packages that cannot be imported twice."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import sys
 
 import pytest
 
-from suites.plugin.inner import run_inner
+from suites.plugin import inner
 
 
-def test_what_an_inner_run_imports_stays_unless_it_is_its_own(
-    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path_factory.mktemp("other")
-    (other / "installed_example.py").write_text("VALUE = [1]")
-    monkeypatch.syspath_prepend(other)
-    files = {"own_example.py": "", "test_it.py": "import installed_example, own_example\ndef test_it(): pass"}
-    assert run_inner(pytester, files).status == 0
-    assert {"installed_example", "own_example", "test_it"} & {*sys.modules} == {"installed_example"}
-    del sys.modules["installed_example"]
+def test_what_cannot_be_imported_twice_stays(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inner, "ONCE", {"once_example"})
+    files = {
+        "once_example/__init__.py": "",
+        "once_example/part.py": "",
+        "other_example.py": "",
+        "test_it.py": "import once_example.part, other_example\ndef test_it(): pass",
+    }
+    assert inner.run_inner(pytester, files).status == 0
+    kept = {"once_example", "once_example.part"}
+    assert {*kept, "other_example", "test_it"} & {*sys.modules} == kept
+    for name in kept:
+        del sys.modules[name]
