@@ -24,8 +24,8 @@ _NEVER = 2**31 - 1  # as third threshold: no full collection
 class WholeImport:
     """Imports one module without full collections, and calls a function right after: a finder of modules.
 
-    An import of torch makes 170,000 objects that stay. Full collections on the way visit them again and again, and free
-    next to nothing; young collections free what is temporary. The import raises what the function raises.
+    An import of torch makes 170,000 objects that stay. Each full collection on the way visits all that are there by
+    then, and frees next to nothing; young ones free what is temporary. The import raises what the function raises.
     """
 
     def __init__(self, name: str, then: Callable[[], object] | None = None) -> None:

@@ -126,17 +126,17 @@ class RetainedAnalysis:
                 if doubtful:
                     held = {**held, **{block.address or 0: DOUBTFUL for block in rest if _key(block) in doubtful}}
                     subject.unjudged.add(Kind.LEAK)
-                if self._is_judged(device, rest):
-                    held = entrusted(device, rest, held, subject)
-            if severity is not None and self._is_judged(device, rest):
-                of_fixture = subject.fixture is not None
-                example_of = None if subject.examples is None else subject.examples.name_of
-                leaks = leak_findings(rest, held, severity, of_fixture=of_fixture, example_of=example_of)
-                leaks = self._ignored.keep(leaks)
-                if any(one.severity is Severity.FAIL for one in leaks):
-                    some = frozenset((block.address, block.size) for block in rest)
-                    subject.leaked.append(Entrusted(device, subject.owner, some))
-                found += leaks
+            if self._is_judged(device, rest):
+                held = entrusted(device, rest, held, subject)
+                if severity is not None:
+                    of_fixture = subject.fixture is not None
+                    example_of = None if subject.examples is None else subject.examples.name_of
+                    leaks = leak_findings(rest, held, severity, of_fixture=of_fixture, example_of=example_of)
+                    leaks = self._ignored.keep(leaks)
+                    if any(one.severity is Severity.FAIL for one in leaks):
+                        some = frozenset((block.address, block.size) for block in rest)
+                        subject.leaked.append(Entrusted(device, subject.owner, some))
+                    found += leaks
             elif severity is not None and rest:  # maybe only since a library or a thread freed the others
                 self._small.add(subject, device)
         return found

@@ -128,14 +128,7 @@ class _Catch:
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         self.record = config.stash.get(RUN, None)
         self.settings = config.stash.get(keys.SETTINGS, None)
-        self.modules = {**sys.modules}
-
-
-def keep(modules: Mapping[str, ModuleType]) -> None:
-    """Have those still imported that can be imported once only; ``pytester`` forgets what its run has imported."""
-    for name, module in modules.items():
-        if name.partition(".")[0] in ONCE:
-            sys.modules.setdefault(name, module)
+        self.modules = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in ONCE}
 
 
 def write(pytester: pytest.Pytester, files: Files) -> None:
@@ -169,7 +162,7 @@ def run_inner(pytester: pytest.Pytester, files: Files, *args: str, plugins: Sequ
         patch.setattr(sys, "dont_write_bytecode", True)  # tests are rewritten faster than a file's time tells
         patch.setattr(torch_api, "cuda_device_count", lambda: 0)  # what is expected here was written for a CPU
         result = pytester.runpytest_inprocess(*loaded, *args, plugins=[catch], no_reraise_ctrlc=True)
-    keep(catch.modules)
+    sys.modules.update(catch.modules)  # pytester forgets what its run has imported
     guards.take_last_failure()  # of an inner test; its frames hold the inner session
     return Inner(int(result.ret), result.stdout.str(), result.stderr.str(), pytester.path, catch.record, catch.settings)
 
