@@ -35,7 +35,7 @@ def _in_attributes_that_were_read(tensor: torch.Tensor) -> object:
     return found
 
 
-#: What keeps a tensor, and the chain that then holds it, behind ``CACHE (dict)['kept']``.
+#: What keeps a tensor, and the chain that then holds it, behind its entry in ``CACHE``.
 CASES: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
     "array": (lambda tensor: tensor.numpy(), " > ndarray.base"),
     "view of an array": (lambda tensor: tensor.numpy()[1:], " > ndarray.base (ndarray).base"),
@@ -57,21 +57,22 @@ def empty_cache() -> Iterator[None]:
     CACHE.clear()
 
 
-def _kept(keep: Callable[[torch.Tensor], object]) -> int:
-    """The address of a tensor that only ``CACHE['kept']`` holds; containers of it are no longer tracked."""
+def _kept(keep: Callable[[torch.Tensor], object], name: str = "kept") -> int:
+    """The address of a tensor that only an entry of ``CACHE`` holds; containers of it are no longer tracked."""
     tensor = torch.ones(5)
-    CACHE["kept"] = keep(tensor)
+    CACHE[name] = keep(tensor)
     address = tensor.untyped_storage().data_ptr()
     del tensor
     gc.collect()
     return address
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_chain_goes_through_untracked_containers(name: str) -> None:
-    keep, chain = CASES[name]
-    address = _kept(keep)
-    assert str(find_holders([address])[address]) == f"reachable: {HERE} > CACHE (dict)['kept']{chain}"
+def test_the_chain_goes_through_untracked_containers() -> None:
+    addresses = {name: _kept(keep, name) for name, (keep, _) in CASES.items()}
+    holders = find_holders(list(addresses.values()))
+    assert {name: str(holders[address]) for name, address in addresses.items()} == {
+        name: f"reachable: {HERE} > CACHE (dict)[{name!r}]{chain}" for name, (_, chain) in CASES.items()
+    }
 
 
 def test_a_result_with_several_outputs_in_a_tuple() -> None:
