@@ -168,12 +168,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs more cards than there are; with ``CUDAMEM_REQUIRE_GPU``, fail where there is none at all."""
+    """Skip what needs more cards than there are; with ``CUDAMEM_REQUIRE_GPU``, fail where there is none at all.
+
+    And what simulates a card where none can be.
+    """
+    import torch
+
+    if torch.version.cuda is not None and item.get_closest_marker("simulated_card"):
+        pytest.skip("no card is simulated in a build with CUDA")
     mark = item.get_closest_marker("gpu")
     if mark is None:
         return
-    import torch
-
     needed = mark.kwargs.get("count", mark.args[0] if mark.args else 1)
     found = torch.cuda.device_count()
     if found < needed:

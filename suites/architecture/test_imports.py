@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import cudamem_testing
 
-WITHOUT_CUDA = pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
 ROOT = Path(cudamem_testing.__file__).parent.parent
 
 
@@ -188,7 +186,7 @@ def test_a_clean_run_imports_what_it_needs_and_nothing_else(tmp_path: Path) -> N
 @pytest.mark.subprocess
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "device", [pytest.param("simulated", marks=WITHOUT_CUDA), pytest.param("cuda", marks=pytest.mark.gpu)]
+    "device", [pytest.param("simulated", marks=pytest.mark.simulated_card), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 def test_a_clean_run_on_a_card_imports_little_more(tmp_path: Path, device: str) -> None:
     (tmp_path / "test_it.py").write_text(CLEAN.replace("1024", "1024, device='cuda'"))

@@ -187,7 +187,7 @@ def test_functions_on_a_card(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.simulated_card
 def test_functions_on_a_simulated_card(tmp_path: Path) -> None:
     check(tmp_path, "simulated:24GiB")
 

@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
 
 from cudamem_testing.objects import places
 from cudamem_testing.objects.places import KnownPlaces
@@ -238,7 +237,7 @@ def test_a_clean_test_on_the_cpu_takes_few_calls_of_ours(run_inner) -> None:
         pytest.param("cuda:0", marks=pytest.mark.gpu),
         pytest.param(
             "simulated",
-            marks=pytest.mark.skipif(torch.version.cuda is not None, reason="a build with CUDA simulates no card"),
+            marks=pytest.mark.simulated_card,
         ),
     ],
 )

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from suites.plugin.apart import run_apart
 
@@ -39,7 +38,7 @@ FIRST = """
 
 
 @pytest.mark.subprocess
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.simulated_card
 def test_the_file_in_which_a_block_appeared(tmp_path: Path) -> None:
     files = {"conftest.py": CONFTEST, "test_first.py": FIRST, "test_second.py": "def test_nothing():\n    pass\n"}
     arguments = ("-p", "cudamem_testing.plugin", "--cudamem", "--cudamem-device=simulated")

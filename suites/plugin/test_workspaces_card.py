@@ -53,7 +53,7 @@ def reads_of_tests(python: str, folder: Path, device: str) -> list[int]:
 
 
 @pytest.mark.subprocess
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.simulated_card
 def test_the_record_is_read_in_the_first_test_alone(tmp_path: Path) -> None:
     first, *others = reads_of_tests(forked.python(compiler=True), tmp_path, "simulated:h100")
     assert first > 0
@@ -68,7 +68,7 @@ def test_the_record_is_read_in_the_first_test_alone_on_a_card(tmp_path: Path) ->
     assert others == [0, 0, 0]
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.simulated_card
 @pytest.mark.parametrize("named", [True, False])
 def test_both_threads_take_what_they_had(named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing waits until autograd's threads have their names: backward passes on a simulated card run in this one."""
@@ -106,7 +106,7 @@ def test_an_action_runs_in_the_thread_of_a_card() -> None:
         assert [Path(cuda.TASKS, str(one), "comm").read_text() for one in threads] == ["pt_autograd_0\n"]
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.simulated_card
 def test_an_action_runs_in_this_thread_on_a_simulated_card() -> None:
     with simulated_cuda("h100"), torch.inference_mode():
         threads: list[int] = []

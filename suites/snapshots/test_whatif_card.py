@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
 from cudamem_testing.snapshots.record import Kind, Recording
 from cudamem_testing.snapshots.snapshot_files import read_file
@@ -107,6 +106,6 @@ def test_answers_hold_on_a_card(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.skipif(torch.version.cuda is not None, reason="no card is simulated in a build with CUDA")
+@pytest.mark.simulated_card
 def test_answers_hold_on_a_simulated_card(tmp_path: Path) -> None:
     check(tmp_path, simulated=True)
