@@ -45,7 +45,7 @@ struct Python {
   int64_t indirect_frame;  // offset of the current frame in that struct; negative: it is in the thread state
   int64_t frame_code, frame_back, frame_position;
   int64_t code_start;      // position = pointer at frame_position - (code + code_start); negative: it is an index
-  uint64_t shim;           // code of the internal frames between C and Python; 0 if they have none
+  uint64_t entry, init;    // code of the interpreter's own frames, between C and Python and below `__init__`; 0 if none
 };
 
 // The innermost frames of a stack.
@@ -86,8 +86,8 @@ bool walk(const Python& python, const std::atomic<uint64_t>* stops, Walk<most>* 
   uint32_t depth = 0;
   for (; frame && depth < most; frame = word(frame + python.frame_back)) {
     const uint64_t code = word(frame + python.frame_code) & ~7ull;  // 3.14 tags references in the low bits
-    // Entry frames of the interpreter have no code object, or all the same one.
-    if (!code || code == python.shim || word(code + python.type_offset) != python.code_type) continue;
+    // Frames of the interpreter's own have no code object, or all the same one.
+    if (!code || code == python.entry || code == python.init || word(code + python.type_offset) != python.code_type) continue;
     bool stopped = false;
     for (uint32_t i = 0; i < stop_count; ++i) stopped |= stop[i] == code;
     if (stopped) break;

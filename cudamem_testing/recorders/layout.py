@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 _WORDS = struct.Struct("=24Q")
 _INT = struct.Struct("=i")
+_CALLS = 16
 _TAGS = ~7
 """Python 3.14 uses the low bits of a reference; objects are aligned to more than that."""
 
@@ -72,21 +73,30 @@ def find_layout() -> FrameLayout:
     return found
 
 
-def find_shim(layout: FrameLayout) -> int:
-    """Address of the code of the frame that exists wherever C calls Python; 0 if such frames have no code.
+class Shims(NamedTuple):
+    """Addresses of the code of the interpreter's own frames; 0 if they have no code, or none was met."""
 
-    CPython 3.12 gives these internal frames a code object like all others.
-    """
+    entry: int
+    """Of the frame wherever C calls Python; CPython 3.12 gives it a code object like all others."""
+    init: int
+    """Of the frame below an `__init__` that CPython 3.13 calls without C, as it does the second time at one place."""
+
+
+def find_shims(layout: FrameLayout) -> Shims:
+    """Call functions in the ways that need a frame of the interpreter's own, and read what lies below them."""
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     try:
-        (found,) = map(_code_below, (layout,), (memory,))
-        return found
+        others = {0, id(find_shims.__code__)}
+        (entry,) = map(_code_below, (layout,), (memory,), (1,))
+        entry = 0 if entry in others else entry
+        called = (_Called(layout, memory).below for _ in range(_CALLS))
+        return Shims(entry, next((code for code in called if code not in {*others, entry}), 0))
     finally:
         os.close(memory)
 
 
-def _code_below(layout: FrameLayout, memory: int) -> int:
-    """The code object of the frame below this one, unless it is that of the Python caller.
+def _code_below(layout: FrameLayout, memory: int, levels: int) -> int:
+    """The code object of the frame that is so many below this one; 0 if it has none.
 
     As in `_search`, memory is read by calls that have no Python frame.
     """
@@ -96,11 +106,16 @@ def _code_below(layout: FrameLayout, memory: int) -> int:
     frame = int.from_bytes(read(thread_state() + layout.state_frame), order)
     if layout.indirect_frame >= 0:
         frame = int.from_bytes(read(frame + layout.indirect_frame), order)
-    below = int.from_bytes(read(frame + layout.frame_back), order)
-    code = int.from_bytes(read(below + layout.frame_code), order) & _TAGS
+    for _ in range(levels):
+        frame = int.from_bytes(read(frame + layout.frame_back), order)
+    code = int.from_bytes(read(frame + layout.frame_code), order) & _TAGS
     type_at = object.__basicsize__ - struct.calcsize("P")
-    is_code = code != 0 and int.from_bytes(read(code + type_at), order) == id(CodeType)
-    return code if is_code and code != id(find_shim.__code__) else 0
+    return code if code != 0 and int.from_bytes(read(code + type_at), order) == id(CodeType) else 0
+
+
+class _Called:
+    def __init__(self, layout: FrameLayout, memory: int) -> None:
+        self.below = _code_below(layout, memory, 2)
 
 
 def _one_level(memory: int) -> FrameLayout | None:

@@ -10,7 +10,7 @@ import ctypes
 from functools import cache
 from types import CodeType
 
-from cudamem_testing.recorders.layout import FrameLayout, FramesUnreadable, find_layout, find_shim
+from cudamem_testing.recorders.layout import FrameLayout, FramesUnreadable, Shims, find_layout, find_shims
 from cudamem_testing.safe_access import type_name
 
 _FUNCTIONS = ("PyGILState_GetThisThreadState", "Py_IncRef", "Py_DecRef")
@@ -27,7 +27,7 @@ class NativePython(ctypes.Structure):
         ("code_type", ctypes.c_uint64),
         ("type_offset", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in FrameLayout._fields),
-        ("shim", ctypes.c_uint64),
+        *((name, ctypes.c_uint64) for name in Shims._fields),
     )
 
 
@@ -41,7 +41,7 @@ def this_python() -> NativePython:
     layout, slot = find_layout(), _slot_that_frees_code()
     addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _FUNCTIONS]
     type_offset = object.__basicsize__ - _WORD  # the type is the last field of any object
-    return NativePython(*addresses, slot, id(CodeType), type_offset, *layout, find_shim(layout))
+    return NativePython(*addresses, slot, id(CodeType), type_offset, *layout, *find_shims(layout))
 
 
 def _slot_that_frees_code() -> int:

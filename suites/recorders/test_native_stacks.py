@@ -70,6 +70,13 @@ def pointed(expression: str, line: str) -> str:
 ALLOCATION = pointed("torch.empty(size, dtype=torch.uint8)", "return torch.empty(size, dtype=torch.uint8)")
 
 
+class Made:
+    """Allocates when it is made."""
+
+    def __init__(self) -> None:
+        self.block = block(8)
+
+
 class Scale(torch.autograd.Function):
     """Allocates in forward and in backward."""
 
@@ -105,6 +112,19 @@ def test_names_every_caller_as_python_does(stacks: NativeRecorder) -> None:
             pointed("inner()", "kept, chain = next(iter([inner() for _ in range(1)]))"),
         ),
     ]
+
+
+def test_objects_made_at_one_place_have_one_stack(stacks: NativeRecorder) -> None:
+    """From the second on, Python 3.13 puts a frame of its own below ``__init__``."""
+    found = set()
+    for _ in range(20):
+        made = Made()
+        found.add(stack_of(stacks, made.block))
+    (frames,) = found
+    names = [frame.qualname for frame in frames[:3]]
+    test = "test_objects_made_at_one_place_have_one_stack"
+    assert names == ["block", pointed("Made.__init__", "__init__"), test]
+    assert {frame.filename for frame in frames[:3]} == {str(HERE)}
 
 
 def test_stacks_of_generators_callbacks_and_methods(stacks: NativeRecorder) -> None:
