@@ -63,7 +63,8 @@ class Collections {
     if (!youngest) return;
     const uintptr_t head = link_of(youngest)->after & ~kFlags;
     const bool is_head = head && (reinterpret_cast<Link*>(head)->before & ~kFlags) == reinterpret_cast<uintptr_t>(link_of(youngest));
-    const int64_t* const words = reinterpret_cast<const int64_t*>(head);
+    // Some builds put the list itself between two words; the numbers are words everywhere.
+    const int64_t* const words = reinterpret_cast<const int64_t*>((head + 7) & ~uintptr_t{7});
     for (int i = 0; is_head && i < kWindow && !found_; ++i) {
       if (std::memcmp(words + i, told_, sizeof(told_)) == 0) found_ = words + i;
     }

@@ -406,7 +406,10 @@ def test_a_run_without_a_compiler(run_inner: Run, no_compiler: None, flags: tupl
     assert inner.section("test_over")[0] == (
         "cudamem: peak 2.0 KiB above start is over its budget of 1.0 KiB by 1.0 KiB (cpu)"
     )
-    assert inner.section("test_limit")[-3:] == [
+    without_carets = [
+        line for line in inner.section("test_limit") if line.strip(" ^")
+    ]  # they follow from Python 3.13 on
+    assert without_carets[-3:] == [
         "test_it.py:30: in test_limit",
         '    with cuda_memory.limit("1KiB"):',
         "E   RuntimeError: a hard limit on cpu needs the CPU recorder: install a C++ compiler",
