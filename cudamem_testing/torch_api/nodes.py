@@ -46,7 +46,7 @@ def node_variable(node: object) -> object:
 
 
 def shows_saved() -> bool:
-    """Whether this torch shows what nodes saved, without running hooks (``SavedTensor.data``, after 2.7)."""
+    """Whether this torch shows what nodes saved, without running hooks (``SavedTensor.data``, after 2.9)."""
     return hasattr(torch._C._autograd.SavedTensor, "data")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 BODY = """
     import pytest, torch
     from cudamem_testing import OverBudget
@@ -38,7 +40,9 @@ BODY = """
         assert [row.freed for row in memory.table.rows if row.freed] == [4000, 40]
         assert memory.table.notes == ()
 """
-ACCEPTED = '''\
+#: The number of the call. Before torch 2.11 backward detaches two gradients more.
+FIRST_MM = 23 if torch.__version__ >= (2, 11) else 25
+ACCEPTED = f'''\
     memory.assert_by_module("""
         module               allocated      freed  forward kept  backward kept       peak
         (model)                1.0 MiB          -     258.0 KiB      786.0 KiB  722.0 KiB
@@ -51,7 +55,7 @@ ACCEPTED = '''\
         """, min_bytes="16KiB")
     memory.assert_summary("""
         call  operator             module  phase     allocated      freed  temporary       after
-          23  aten::mm             0       backward  512.0 KiB          -          -   720.0 KiB
+          {FIRST_MM}  aten::mm             0       backward  512.0 KiB          -          -   720.0 KiB
           11  aten::mm             2       backward  130.0 KiB          -          -   320.0 KiB
               (between operators)                            -  578.0 KiB          -  -578.0 KiB
               total                                    1.1 MiB  582.0 KiB          -   530.0 KiB
@@ -75,7 +79,7 @@ def test_texts_are_accepted_and_then_compared(run_inner, pytester):
         )
         assert errors[2:5] == [
             "call  operator     module  phase     allocated  freed  temporary      after",
-            "23  aten::mm     0       backward  512.0 KiB      -          -  720.0 KiB",
+            f"{FIRST_MM}  aten::mm     0       backward  512.0 KiB      -          -  720.0 KiB",
             "2  aten::addmm  0       forward   128.0 KiB      -          -  192.0 KiB",
         ]
         assert not inner.retains

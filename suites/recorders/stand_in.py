@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+import pytest
 import torch
 
 from cudamem_testing import torch_api
@@ -48,7 +49,9 @@ class StandIn:
 
 @contextmanager
 def in_place() -> Iterator[StandIn]:
-    """Let torch call it its accelerator, two devices of the kind ``xpu``."""
+    """Let torch call it its accelerator, two devices of the kind ``xpu``; skips a test where torch has no numbers."""
+    if not hasattr(torch._C, torch_api.ACCELERATOR_READER):
+        pytest.skip("torch 2.9 and later have statistics of any accelerator")
     made = StandIn()
     functions = {
         torch_api.ACCELERATOR_READER: made.read,
