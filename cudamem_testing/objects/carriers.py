@@ -85,6 +85,8 @@ class Carriers:
             self.tensor_count += 1
             self._carry(obj)
             found = tensor_edges(obj)
+            if tensors.hides_attributes():
+                self._hold_attributes(obj)
         elif safe_access.is_a(obj, torch.UntypedStorage):
             self._carry(obj)
             return
@@ -101,6 +103,11 @@ class Carriers:
             self.hold(obj, referent)
             if safe_access.is_a(referent, tensors.TensorBase) or nodes.is_node_type(type(referent)):
                 self._meet(referent, fresh=True)
+
+    def _hold_attributes(self, tensor: object) -> None:
+        for value in (safe_access.instance_dict(tensor), *(value for _, value in safe_access.slots(tensor))):
+            if value is not None:
+                self.hold(tensor, value)
 
     def release(self) -> None:
         """Release all objects."""

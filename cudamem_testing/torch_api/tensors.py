@@ -114,6 +114,15 @@ def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
                 yield found
 
 
+@cache
+def hides_attributes() -> bool:
+    """Whether the collector sees no attributes of a tensor that C++ holds as well, as up to torch 2.9."""
+    tensor, gradient = torch.empty(0), torch.empty(0)
+    attributes = vars(gradient)
+    attributes["name"], tensor.grad = "any", gradient
+    return all(one is not attributes for one in safe_access.referents(gradient))
+
+
 def parts(tensor: object) -> list[tuple[str, object]]:
     """The tensors inside one without its own storage (sparse, functional, made by a transform of
     ``torch.func``), a quantised one's scales, and the sizes of those in a nested one.

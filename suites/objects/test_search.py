@@ -576,6 +576,32 @@ def test_a_hook_over_its_own_tensor() -> None:
     _tensor_at(where)._backward_hooks.clear()
 
 
+class Wrapping(torch.Tensor):
+    """A tensor with a field beside its attributes."""
+
+    __slots__ = ("field",)
+    field: torch.Tensor
+
+
+@pytest.mark.parametrize("name", ["field", "attribute"])
+def test_what_a_gradient_refers_to(name: str) -> None:
+    """Up to torch 2.9 the collector sees nothing of what a tensor refers to that C++ holds as well."""
+
+    def keep() -> int:
+        parameter = torch.nn.Parameter(torch.ones(5))
+        gradient = torch.ones(5).as_subclass(Wrapping)
+        setattr(gradient, name, torch.ones(7))
+        _CACHE["kept"], parameter.grad = parameter, gradient
+        return address(getattr(gradient, name))
+
+    where = keep()
+    try:
+        chain = f"_CACHE (dict)['kept'].grad > Wrapping.{name}"
+        assert str(find_holders([where])[where]) == f"reachable: {HERE} > {chain}"
+    finally:
+        _CACHE.clear()
+
+
 def test_an_address_without_a_holder() -> None:
     (result,) = find_holders([12345]).values()
     assert (result.reach, result.path, result.objects, result.complete) == (Reach.NOT_HELD, None, (), True)
