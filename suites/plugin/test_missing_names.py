@@ -164,6 +164,8 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", GONE, ids=lambda gone: gone.name)
 def test_one_capability_is_lost_and_named(run_inner, without, gone: Gone) -> None:
+    if not hasattr(gone.owner, gone.name):
+        pytest.skip(f"this torch has no {gone.name}")
     name = without(gone.owner, gone.name)
     inner = run_inner(TESTS, "--cudamem", "--cudamem-cycles=fail")
     text = " ".join((inner.out + inner.err).split())

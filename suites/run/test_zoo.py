@@ -15,8 +15,8 @@ from fixtures.zoo import DEVICE, MODULES, NOTHING, case, cases
 from suites import scores, zoo
 from suites.zoo import PAGE, document, holds, run_modules
 
-#: Where what autograd saved holds the memory, which torch up to 2.7 does not show.
-HELD_BY_SAVED = {"R4", "A1", "A2", "A4", "A5", "A12"}
+#: Where what autograd saved holds the memory, which torch up to 2.9 does not show.
+HELD_BY_SAVED = {"R2", "R4", "A1", "A2", "A4", "A5", "A12"}
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 #: Modules that share processes: what most people meet, on the whole heap, and, marked slow, the others, on a small one.
 #: Those that import torch's compiler are the last ones: each search reads what is imported later.
