@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudamem_testing.model.settings import RECORDED, Settings
+from cudamem_testing.show.places import mode_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,7 +195,7 @@ def file(base: Path, text: str) -> Path:
     if not text:
         raise ValueError("no file is given")
     path = base / _expanded(text)
-    if path.is_dir():
+    if stat.S_ISDIR(mode_of(path)):
         raise ValueError(f"{path} is a folder")
     return path
 
@@ -203,7 +205,8 @@ def folder(base: Path, text: str) -> Path:
     if not text:
         raise ValueError("no folder is given")
     path = base / _expanded(text)
-    if path.exists() and not path.is_dir():
+    mode = mode_of(path)
+    if mode and not stat.S_ISDIR(mode):
         raise ValueError(f"{path} is a file")
     return path
 

@@ -22,7 +22,7 @@ from cudamem_testing.records.baselines import (
 )
 from cudamem_testing.records.renames import Kept, Renamed, body_of, renames
 from cudamem_testing.records.store import RecordError
-from cudamem_testing.show.places import baseline_file
+from cudamem_testing.show.places import baseline_file, mode_of
 
 SHOWN = 3
 RECORD = "record with --cudamem-update=baselines"
@@ -204,7 +204,7 @@ def _unseen(
             found[path] = tuple(key for key in entries if key.test in gone)
     for folder in {path.parent for path in by_file}:
         for path in sorted(folder.glob("*.json")):
-            if path not in by_file and not module_of(path).exists():
+            if path not in by_file and not mode_of(module_of(path)):
                 entries = files.entries(path)
                 if entries:
                     found[path] = tuple(entries)

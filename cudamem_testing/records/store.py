@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cudamem_testing.show.atomic_files import replace_file, shown
+from cudamem_testing.show.places import content_of, mode_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -52,7 +53,8 @@ class Store(Generic[K, V]):
             RecordError: when it cannot be understood.
             OSError: when it cannot be read.
         """
-        return self._parse(name or shown(path), path.read_bytes()) if path.exists() else {}
+        content = content_of(path)
+        return {} if content is None else self._parse(name or shown(path), content)
 
     def change(self, path: Path, make: Callable[[dict[K, V]], Mapping[K, V]], name: str = "") -> bool:
         """Replace a file by what ``make`` makes of its entries; returns whether that was something else.
@@ -63,7 +65,7 @@ class Store(Generic[K, V]):
             RecordError: when it cannot be understood; it is then untouched.
             OSError: when it cannot be read or written; it names the file.
         """
-        if not path.exists() and not make({}):
+        if not mode_of(path) and not make({}):
             return False  # and no folder is made
 
         def changed(content: bytes | None) -> bytes | None:
@@ -85,7 +87,7 @@ def change_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> b
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.parent):
-        old = target.read_bytes() if target.exists() else None
+        old = content_of(target)
         new = change(old)
         if new == old:
             return False

@@ -28,7 +28,7 @@ from cudamem_testing.report.page import write_comparison, write_html
 from cudamem_testing.report.repair import repair
 from cudamem_testing.report.report_files import read_json, write_json
 from cudamem_testing.report.terminal import summary_lines
-from cudamem_testing.show.places import name_of
+from cudamem_testing.show.places import content_of, name_of
 from cudamem_testing.show.printable import room, say, width
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _merge(given: argparse.Namespace) -> int:
     runs = [read_json(path).named(path) for path in given.reports]
     path = given.known_file or given.root / PLACE
     name = name_of(path, given.root)
-    lines = parse(name, path.read_bytes() if given.known_file or path.exists() else b"")
+    lines = parse(name, path.read_bytes() if given.known_file else content_of(path) or b"")
     merged = judge(merge_runs(runs), lines, name)
     gone = unseen_by_all(runs, lines, lambda file: os.path.exists(given.root / file))
     if gone and given.prune:

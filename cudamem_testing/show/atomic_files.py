@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from cudamem_testing.show.places import mode_of
+
 _OUTPUT = (1, 2)
 TEMPORARY = ".cudamem.tmp"
 """The end of the name of a file that is being written."""
@@ -50,7 +52,7 @@ def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
             write(file)
         return
     target = Path(os.path.realpath(path))
-    old = target.stat() if target.exists() else None
+    old = target.stat() if mode_of(target) else None
     if old is not None and not (old.st_mode & _WRITABLE and os.access(target, os.W_OK)):
         raise PermissionError(errno.EACCES, "the file is read-only", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +135,7 @@ def below(root: Path, file: str) -> Path:
 def why_not(root: Path, file: str) -> str | None:
     """Why nothing is written for a test file that a document from outside names; ``None`` if it exists."""
     try:
-        return None if below(root, file).is_file() else f"there is no such file in {root}"
+        return None if stat.S_ISREG(mode_of(below(root, file))) else f"there is no such file in {root}"
     except OSError as error:  # such as a name that is too long
         return error.strerror or str(error)
     except ValueError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cudamem_testing.show.places import KNOWN, name_of
+from cudamem_testing.show.places import KNOWN, content_of, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,4 +64,4 @@ class Policy:
 
 
 def _read(file: Path) -> bytes:
-    return file.read_bytes() if file.exists() else b""
+    return content_of(file) or b""
