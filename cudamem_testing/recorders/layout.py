@@ -86,11 +86,14 @@ def find_shims(layout: FrameLayout) -> Shims:
     """Call functions in the ways that need a frame of the interpreter's own, and read what lies below them."""
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     try:
-        others = {0, id(find_shims.__code__)}
+        here = id(find_shims.__code__)
         (entry,) = map(_code_below, (layout,), (memory,), (1,))
-        entry = 0 if entry in others else entry
-        called = (_Called(layout, memory).below for _ in range(_CALLS))
-        return Shims(entry, next((code for code in called if code not in {*others, entry}), 0))
+        entry = 0 if entry == here else entry
+        for _ in range(_CALLS):
+            init = _Called(layout, memory).below
+            if init not in (0, here, entry):
+                return Shims(entry, init)
+        return Shims(entry, 0)
     finally:
         os.close(memory)
 

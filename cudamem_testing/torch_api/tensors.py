@@ -117,7 +117,7 @@ def hooks(tensor: object) -> Iterator[dict[Any, Any]]:
 @cache
 def hides_attributes() -> bool:
     """Whether the collector sees no attributes of a tensor that C++ holds as well, as up to torch 2.9."""
-    tensor, gradient = torch.empty(0), torch.empty(0)
+    tensor, gradient = torch.empty(0, device="cpu"), torch.empty(0, device="cpu")
     attributes = vars(gradient)
     attributes["name"], tensor.grad = "any", gradient
     return all(one is not attributes for one in safe_access.referents(gradient))
